@@ -1,4 +1,6 @@
-"""Attention over queries, keys and values: the entry through which every model attends, padded or packed."""
+"""Attention over queries, keys and values: the entry through which every model attends,
+padded or packed.
+"""
 
 from math import prod, sqrt
 
@@ -38,19 +40,23 @@ def attend(
     dropout: float = 0.0,
     source: nn.Module | None = None,
 ) -> Tensor:
-    """Attention: for each query the mean of the values, weighted by the softmax of the scores of query and keys.
+    """Attention: for each query the mean of the values,
+    weighted by the softmax of the scores of query and keys.
 
-    query (..., N, D), key (..., M, D) and value (..., M, E) give (..., N, E). Leading axes broadcast.
+    query (..., N, D), key (..., M, D) and value (..., M, E) give (..., N, E). Leading axes
+    broadcast.
 
     score     score of a query and a key; None is the scaled dot product
     mask      boolean, True = may attend, broadcastable to (..., N, M)
     causal    mask keys after the query's position; the last query is aligned with the last key
-    window    attend to so many keys before and after the query's position: one number, or a pair (None: no limit)
+    window    attend to so many keys before and after the query's position: one number, or a pair
+              (None: no limit)
     bias      added to the scores: a tensor that broadcasts to (..., N, M), or a `DistanceBias`
     dropout   probability of dropping a weight; pass 0.0 outside training
     source    the module that attends, recorded in captured calls
 
-    A query that may attend to nothing gives zeros and zero gradient. Memory grows with N + M, never with N × M.
+    A query that may attend to nothing gives zeros and zero gradient. Memory grows with N + M, never
+    with N × M.
 
     >>> import regard, torch
     >>> query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 4)
@@ -85,7 +91,8 @@ def attention_weights(
     value   does not matter; if given, it is checked as in `attend`
     rows    which queries: an index, indices or a slice; None: all. Memory grows with the selection
     heads   likewise, of the axis before the queries
-    lse     (..., N), the log-sum-exp of each row, where it is known; the weights then carry no gradient
+    lse     (..., N), the log-sum-exp of each row, where it is known; the weights then carry no
+            gradient
     """
     tensors = {"query": query, "key": key}
     if value is not None:
@@ -109,7 +116,8 @@ def attention_summary(
     on: Tensor | None = None,
     lse: Tensor | None = None,
 ) -> Summary:
-    """Entropy, mean distance, the largest weights and the mass on some keys, for every row of weights.
+    """Entropy, mean distance, the largest weights and the mass on some keys,
+    for every row of weights.
 
     query, key, score, mask, causal, window, bias   as of `attend`
     top   how many of the largest weights
@@ -146,7 +154,8 @@ def attend_spec(
     source: nn.Module | None,
     lead: tuple[int, ...],
 ) -> Tensor:
-    """Attention (B, H, N, E) by the first kernel that supports the call; interceptors may change it, captures get it.
+    """Attention (B, H, N, E) by the first kernel that supports the call;
+    interceptors may change it, captures get it.
 
     `lead` are the caller's batch axes, heads last, which the spec folds into (batch, heads).
     """
@@ -172,7 +181,10 @@ def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> Att
 
 
 def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tensor:
-    """As `attend_spec`, for packed sequences. Captures and interceptors get the call as it would be padded."""
+    """As `attend_spec`, for packed sequences.
+
+    Captures and interceptors get the call as it would be padded.
+    """
     out = varlen.attend(packed)
     if capture.capturing() or capture.intercepted():
         spec, value = packed.padded()
@@ -209,7 +221,9 @@ def _spec(
     window: Window | None,
     bias: Bias | None,
 ) -> tuple[AttentionSpec, tuple[int, ...], Tensor | None]:
-    """The spec of a query, a key and perhaps a value; the leading axes that all broadcast to; the folded value."""
+    """The spec of a query, a key and perhaps a value; the leading axes that all broadcast to;
+    the folded value.
+    """
     tensors = _autocast(tensors)
     _check_tensors(tensors)
     query = tensors["query"]
@@ -265,7 +279,10 @@ def _spec(
 
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """Leading axes folded into (batch, heads): the last of two or more is heads. Broadcast axes stay of size one."""
+    """Leading axes folded into (batch, heads): the last of two or more is heads.
+
+    Broadcast axes stay of size one.
+    """
     if tensor.dim() == 4 and len(lead) == 2:
         return tensor
     axes = (*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
@@ -288,7 +305,9 @@ def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[int, ...]) -> Bias:
-    """The bias in the query's dtype with leading axes folded, or InvalidArgument unless it broadcasts to `shape`."""
+    """The bias in the query's dtype with leading axes folded,
+    or InvalidArgument unless it broadcasts to `shape`.
+    """
     values = bias_values(bias)
     if (
         not isinstance(values, Tensor)
@@ -331,7 +350,10 @@ def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) ->
 
 
 def _autocast(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Cast as torch.autocast does for PyTorch's own attention. What is not a floating-point tensor is refused later."""
+    """Cast as torch.autocast does for PyTorch's own attention.
+
+    What is not a floating-point tensor is refused later.
+    """
     if not all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors.values()):
         return tensors
     device = tensors["query"].device.type
@@ -342,7 +364,9 @@ def _autocast(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_tensors(tensors: dict[str, Tensor]) -> None:
-    """Refuse anything but floating-point tensors (..., positions, dim) of the query's dtype and device."""
+    """Refuse anything but floating-point tensors (..., positions, dim) of the query's dtype
+    and device.
+    """
     first = tensors["query"]
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:

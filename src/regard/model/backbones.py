@@ -1,7 +1,8 @@
 """CNN backbones with ImageNet weights: images to a feature map.
 
-Batch norm always uses its stored statistics, in training as well, so that images of a batch do not affect each other.
-It is then a scale and a shift per channel, folded into the convolution before it; both can still be trained.
+Batch norm always uses its stored statistics, in training as well, so that images of a batch do not
+affect each other. It is then a scale and a shift per channel, folded into the convolution before
+it; both can still be trained.
 
 Names and shapes of weights are those of the published files, which `model/pretrained.py` reads.
 """
@@ -63,7 +64,9 @@ class FrozenBatchNorm(nn.Module):
 
 
 class ColorTransform(nn.Module):
-    """From pixels in [-1, 1] to the normalisation a network was trained with, in channels-last layout."""
+    """From pixels in [-1, 1] to the normalisation a network was trained with,
+    in channels-last layout.
+    """
 
     scale: Tensor
     shift: Tensor
@@ -80,7 +83,9 @@ class ColorTransform(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution, projection, with a residual (https://arxiv.org/abs/1801.04381)."""
+    """Expansion, depthwise convolution, projection,
+    with a residual (https://arxiv.org/abs/1801.04381).
+    """
 
     def __init__(
         self, inputs: int, outputs: int, *, kernel: int, stride: int, expansion: int
@@ -185,7 +190,9 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet (https://arxiv.org/abs/1512.03385), with the stride in the 3 × 3 convolution as in torchvision."""
+    """ResNet (https://arxiv.org/abs/1512.03385),
+    with the stride in the 3 × 3 convolution as in torchvision.
+    """
 
     # The mean and the standard deviation of ImageNet's pixels in [0, 1].
     MEAN = (0.485, 0.456, 0.406)

@@ -82,11 +82,13 @@ Made = TypeVar("Made", covariant=True)
 class PartKind(Generic[ConfigType, Made]):
     """A kind of part: its configuration and what makes the module from it.
 
-    module   the class of what it makes, where that is a function; its attributes say what it supports
+    module   the class of what it makes, where that is a function; its attributes say what it
+             supports
 
-    Encoders of tokens and labels are made from (config, embedding), encoders of images from (config); decoders from
-    (config, embedding, projection, memory_dim or None); pools from (config, memory_dim); heads from (config,
-    memory_dim, number of outputs); input modules from (config, size of the source, dim).
+    Encoders of tokens and labels are made from (config, embedding), encoders of images from
+    (config); decoders from (config, embedding, projection, memory_dim or None); pools from (config,
+    memory_dim); heads from (config, memory_dim, number of outputs); input modules from (config,
+    size of the source, dim).
     """
 
     config: type[ConfigType]
@@ -176,9 +178,12 @@ def build(model: ModelConfig | Mapping[str, Any]) -> Model:
 
 
 def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig | list[Problem]:
-    """The configuration that a model table describes, or everything that is wrong with it. Nothing is built.
+    """The configuration that a model table describes, or everything that is wrong with it.
 
-    sized   whether the table must give the sizes of its vocabularies; False in a recipe, where the data give them
+    Nothing is built.
+
+    sized   whether the table must give the sizes of its vocabularies; False in a recipe, where the
+            data give them
     """
     problems = unknown_keys(table, KEYS, "model")
     encoders, inputs = _encoders(table, problems)
@@ -262,7 +267,9 @@ def _encoders(
 def _part(
     role: str, kinds: Registry[PartKind[ConfigType, Made]], table: Any, problems: list[Problem]
 ) -> Part[ConfigType] | None:
-    """One part by kind; None where there is none, or where something is wrong, which is added to the problems."""
+    """One part by kind; None where there is none, or where something is wrong,
+    which is added to the problems.
+    """
     if table is None:
         return None
     if not isinstance(table, Mapping) or "kind" not in table:

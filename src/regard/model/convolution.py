@@ -1,4 +1,6 @@
-"""Dilated 1-D convolutions as encoder and decoder: the receptive field grows exponentially with depth."""
+"""Dilated 1-D convolutions as encoder and decoder:
+the receptive field grows exponentially with depth.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -64,7 +66,9 @@ class ConvConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
 
 
 class ConvLayer(nn.Module):
-    """x + GLU(conv(norm(x))) (https://arxiv.org/abs/1705.03122), padded on the left only where causal."""
+    """x + GLU(conv(norm(x))) (https://arxiv.org/abs/1705.03122),
+    padded on the left only where causal.
+    """
 
     def __init__(self, config: ConvConfig, dilation: int, *, causal: bool) -> None:
         super().__init__()
@@ -88,7 +92,9 @@ class ConvLayer(nn.Module):
     def forward_packed(
         self, given: PendingResidual, dropout: Dropout, sides: Neighbors
     ) -> PendingResidual:
-        """As `forward`, for packed sequences; `dropout` is applied to the pending residual of `given`."""
+        """As `forward`, for packed sequences;
+        `dropout` is applied to the pending residual of `given`.
+        """
         x, h = add_norm(given, dropout, self.norm)  # (N, W)
         offsets = range(self.right_padding - self.span, self.right_padding + 1, *self.conv.dilation)
         seen = unfold(h, sides, offsets)  # (N, K · W)
@@ -98,7 +104,9 @@ class ConvLayer(nn.Module):
     def step(
         self, x: Float[Tensor, "B N W"], seen: Float[Tensor, "B span W"]
     ) -> tuple[Float[Tensor, "B N W"], Float[Tensor, "B span W"]]:
-        """N more positions, given the last `span` inputs of the convolution; and those inputs, shifted by N."""
+        """N more positions, given the last `span` inputs of the convolution; and those inputs,
+        shifted by N.
+        """
         window = torch.cat((seen, self.norm(x)), 1)
         return x + self._gated(window.mT), window[:, x.shape[1] :]
 

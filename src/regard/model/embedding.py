@@ -20,8 +20,10 @@ class Embedding(InputModule):
 
     vocab_size   number of tokens
     dim          of a vector
-    scaled       multiply by √dim, so that components have about unit variance and the matrix can be tied to the output
-    dropout      probability that a token's vector is zero, wherever it occurs in a batch: https://arxiv.org/abs/1512.05287
+    scaled       multiply by √dim, so that components have about unit variance and the matrix can be
+                 tied to the output
+    dropout      probability that a token's vector is zero, wherever it occurs in a batch:
+                 https://arxiv.org/abs/1512.05287
     """
 
     attribute = "embed_tokens"
@@ -103,7 +105,8 @@ class Projection(nn.Module):
 
     tied     share the weight of this embedding (https://arxiv.org/abs/1608.05859)
     bias     whether there is a bias
-    scaled   the scale is dim^-½ instead of 1, which undoes that of a tied embedding (https://arxiv.org/abs/1910.10683)
+    scaled   the scale is dim^-½ instead of 1, which undoes that of a tied embedding
+             (https://arxiv.org/abs/1910.10683)
     """
 
     def __init__(

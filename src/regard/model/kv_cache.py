@@ -1,4 +1,6 @@
-"""Key/value caches and the row operations of decoder states: reorder, follow hypotheses, write new sequences."""
+"""Key/value caches and the row operations of decoder states: reorder, follow hypotheses,
+write new sequences.
+"""
 
 from dataclasses import dataclass
 
@@ -26,7 +28,10 @@ class KeyValue:
     value: Float[Tensor, "B G M E"]
 
     def reorder(self, index: Tensor) -> "KeyValue":
-        """Keys and values whose row i is row index[i] of these. A boolean mask would select rows 0 and 1."""
+        """Keys and values whose row i is row index[i] of these.
+
+        A boolean mask would select rows 0 and 1.
+        """
         if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
             wanted = "row numbers, one-dimensional"
             got = f"{index.dtype} of shape {tuple(index.shape)}"
@@ -52,7 +57,9 @@ class KeyValue:
 
 @dataclass(frozen=True)
 class LayerMemories:
-    """A memory as the cross-attentions of a decoder read it: the keys and values of each layer, and the mask."""
+    """A memory as the cross-attentions of a decoder read it: the keys and values of each layer,
+    and the mask.
+    """
 
     layers: list[KeyValue]
     mask: Bool[Tensor, "B 1 M"]
@@ -141,7 +148,9 @@ class KeyValueCache:
         self._value = _with_room(self._value, room, self.length)
 
     def write(self, rows: Slots, new: KeyValue, stride: int) -> None:
-        """Overwrite the last positions of these rows by `new`, one in `stride`; others between them stay."""
+        """Overwrite the last positions of these rows by `new`, one in `stride`;
+        others between them stay.
+        """
         start = self.length - new.key.shape[2] * stride
         self._key[rows, :, start : self.length : stride] = new.key
         self._value[rows, :, start : self.length : stride] = new.value
@@ -176,7 +185,9 @@ def _with_room(x: Float[Tensor, "B G M D"], room: int, used: int) -> Float[Tenso
 
 
 def write_rows(x: Tensor, rows: Slots, new: Tensor) -> Tensor:
-    """Write sequences `new` (n, S', …) into rows of x (B, S, …), in place if they fit; the shorter is zero-padded."""
+    """Write sequences `new` (n, S', …) into rows of x (B, S, …), in place if they fit;
+    the shorter is zero-padded.
+    """
     longer = new.shape[1] - x.shape[1]
     if longer > 0:
         x = torch.cat((x, x.new_zeros(x.shape[0], longer, *x.shape[2:])), 1)

@@ -12,7 +12,9 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class SourceSpan:
-    """The states of one source in a memory of several: `lengths` states of each sequence, after those before it."""
+    """The states of one source in a memory of several: `lengths` states of each sequence,
+    after those before it.
+    """
 
     lengths: Int[Tensor, " B"]
     grid: tuple[int, int] | None
@@ -28,9 +30,11 @@ class Memory:
     summary      (B, W), one vector per sequence, from which a decoder without attention starts
     grid         rows and columns of the regions, for images
     cls_tokens   how many of the first states are learned tokens, not positions of the source
-    spans        which states belong to which source, where there are several; not kept for the slots of a search
-    last         (B, W), the last state of each direction, of an encoder that reads in both: the forward direction ends
-                 at the last token and the backward one at the first; for pools, and not kept for the slots of a search
+    spans        which states belong to which source, where there are several; not kept for the
+                 slots of a search
+    last         (B, W), the last state of each direction, of an encoder that reads in both: the
+                 forward direction ends at the last token and the backward one at the first; for
+                 pools, and not kept for the slots of a search
     """
 
     states: Float[Tensor, "B S W"]

@@ -44,7 +44,8 @@ class ModelOptions(Config):
     )
     source_vocab_size: Count | tuple[Count, ...] | None = doc(
         None,
-        "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size",
+        "tokens or labels that the encoder reads; of several encoders of these, "
+        "a list; left out: vocab_size",
     )
     source_dim: Count | tuple[Count, ...] | None = doc(
         None, "numbers of each vector that an encoder reads; of several encoders of vectors, a list"
@@ -55,8 +56,8 @@ class ModelOptions(Config):
     target_dim: Count | None = doc(None, "numbers of each vector that a decoder over vectors gives")
     horizon: Count | None = doc(
         None,
-        "vectors that a decoder over vectors or a horizon head gives; left out with a decoder: as many as the longest "
-        "target of the training data",
+        "vectors that a decoder over vectors or a horizon head gives; left out with a decoder: as "
+        "many as the longest target of the training data",
     )
     source_length: Count | None = doc(
         None, "vectors of each source that a horizon head flattens the states of"
@@ -66,7 +67,8 @@ class ModelOptions(Config):
     )
     tie_embeddings: Literal["none", "target", "all"] = doc(
         "target",
-        "embeddings that share a matrix with the output layer: those of the decoder, or of the encoder as well",
+        "embeddings that share a matrix with the output layer: those of the "
+        "decoder, or of the encoder as well",
         arxiv="1608.05859",
     )
     scale_embeddings: bool = doc(
@@ -87,7 +89,10 @@ class ModelOptions(Config):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A checked model table. `parse_model` makes it; it answers what the recipe's checks ask without building."""
+    """A checked model table.
+
+    `parse_model` makes it; it answers what the recipe's checks ask without building.
+    """
 
     encoders: tuple[Part[EncoderConfig], ...]  # one for each source; none for a language model
     inputs: tuple[Part[InputConfig], ...]  # what stands before each encoder
@@ -143,7 +148,9 @@ class ModelConfig:
 
     @property
     def gives_tokens(self) -> bool:
-        """Whether it predicts tokens of the target's vocabulary: `vocab_size` says how many there are."""
+        """Whether it predicts tokens of the target's vocabulary:
+        `vocab_size` says how many there are.
+        """
         if self.pool is not None or self.options.target_dim is not None:
             return False
         return self.decoder is not None or (self.head is not None and self.head.module.gives_tokens)
@@ -154,12 +161,16 @@ class ModelConfig:
 
     @property
     def carries_state(self) -> bool:
-        """Whether it is a language model whose state can be carried from one part of a text to the next."""
+        """Whether it is a language model whose state can be carried from one part
+        of a text to the next.
+        """
         return self.decoder is not None and not self.encoders and self.decoder.module.carries_state
 
     @property
     def has_attention_penalty(self) -> bool:
-        """Whether training can penalise the attention weights: a stateful decoder that attends to a source."""
+        """Whether training can penalise the attention weights:
+        a stateful decoder that attends to a source.
+        """
         decoder = self.decoder
         if decoder is None or not self.encoders:
             return False
@@ -243,7 +254,10 @@ class ModelConfig:
 
 
 def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
-    """What is wrong between parts that are each valid. Unless `sized`, the data will give the sizes of vocabularies."""
+    """What is wrong between parts that are each valid.
+
+    Unless `sized`, the data will give the sizes of vocabularies.
+    """
     encoders = [part.config for part in model.encoders]
     decoder = config_of(model.decoder)
     options = model.options

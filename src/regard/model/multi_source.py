@@ -22,8 +22,9 @@ def source_encoders(encoder: Encoder | None) -> list[Encoder]:
 class MultiSourceEncoder(Encoder):
     """Encodes each source by its own encoder into one memory (https://arxiv.org/abs/1601.00710).
 
-    States of encoders with a smaller dimension than the largest are projected to it. The states of a sequence are those
-    of its first source, then those of the second, without padding between them; the summary is the mean over sources.
+    States of encoders with a smaller dimension than the largest are projected to it. The states of
+    a sequence are those of its first source, then those of the second, without padding between
+    them; the summary is the mean over sources.
     """
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:

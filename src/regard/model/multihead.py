@@ -33,19 +33,22 @@ class MultiHead(AttentionModule):
     dim          of the queries and of the output
     heads        number of query heads; must divide dim unless `head_dim` is given
     source_dim   of the keys' and values' input, for cross-attention; default dim
-    kv_heads     heads of keys and values, each shared by heads / kv_heads query heads (grouped-query attention)
+    kv_heads     heads of keys and values, each shared by heads / kv_heads query heads
+                 (grouped-query attention)
     head_dim     dim of one head
     value_dim    dim of one head's values, where it is another than that of its queries and keys
     score        a name in `regard.SCORES`
     bias         whether the projections have a bias
     out_bias     whether the output projection has one; default as `bias`
     dropout      probability of dropping an attention weight in training
-    qk_norm      RMS norm of queries and keys, with a learned gain (https://arxiv.org/abs/2010.04245)
+    qk_norm      RMS norm of queries and keys, with a learned gain
+                 (https://arxiv.org/abs/2010.04245)
     norm_eps     added to the mean square in that norm; default the smallest of the dtype
     rotary       rotary position embedding of queries and keys
 
-    `forward` computes padded sequences and `forward_packed` packed ones. For decoding, `project_memory` computes keys
-    and values once and `attend_memory` attends to them; `empty_cache` and `step` are self-attention with a cache.
+    `forward` computes padded sequences and `forward_packed` packed ones. For decoding,
+    `project_memory` computes keys and values once and `attend_memory` attends to them;
+    `empty_cache` and `step` are self-attention with a cache.
     """
 
     def __init__(
@@ -161,7 +164,8 @@ class MultiHead(AttentionModule):
         causal: bool = False,
         window: int | None = None,
     ) -> Float[Tensor, "N W"]:
-        """Self-attention within packed sequences, or attention to the source sequence of the same index.
+        """Self-attention within packed sequences,
+        or attention to the source sequence of the same index.
 
         x, offsets               (tokens, dim) of all sequences, and where each begins
         source, source_offsets   (source tokens, source_dim), likewise; None: self-attention
@@ -211,7 +215,9 @@ class MultiHead(AttentionModule):
     def _packed_query_kv(
         self, x: Tensor, source: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Queries (N, H · D), and keys and values side by side (M, 2 · G · D), after norm, rotation and score."""
+        """Queries (N, H · D), and keys and values side by side (M, 2 · G · D), after norm,
+        rotation and score.
+        """
         query = self._fused_product(x, self.q_proj)
         key, value = self._project(source, self.k_proj, self.v_proj)
         query = _split(query[None], self.heads)  # (1, H, N, D)
@@ -228,7 +234,9 @@ class MultiHead(AttentionModule):
         return query, torch.cat((key, value), -1)
 
     def project_memory(self, source: Tensor, packing: Packing | None = None) -> KeyValue:
-        """The keys and values of a source (B, M, source_dim), or with a packing of its tokens (tokens, source_dim)."""
+        """The keys and values of a source (B, M, source_dim),
+        or with a packing of its tokens (tokens, source_dim).
+        """
         if packing is None:
             self._check_input("source", source, self.source_dim)
         return self._key_value(*self._project(source, self.k_proj, self.v_proj, packing=packing))
@@ -251,7 +259,9 @@ class MultiHead(AttentionModule):
         return self._attend(self._query(x, packing), memory, mask, packing=packing)
 
     def empty_cache(self, x: Tensor, capacity: int) -> KeyValueCache:
-        """An empty cache for the batch, dtype and device of x (B, N, dim) and `capacity` positions."""
+        """An empty cache for the batch,
+        dtype and device of x (B, N, dim) and `capacity` positions.
+        """
         return KeyValueCache(self.project_memory(x[:, :0]), capacity)
 
     def step(
@@ -264,13 +274,16 @@ class MultiHead(AttentionModule):
         visible: Tensor | None = None,
         position: int | Int[Tensor, " B"] | None = None,
     ) -> Tensor:
-        """Causal self-attention of the next N positions, usually one, which are appended to the cache.
+        """Causal self-attention of the next N positions, usually one,
+        which are appended to the cache.
 
         x          (B, N, dim), the new positions
         cache      keys and values of the positions before them
         window, bias   as of `forward`
-        position   of the first new one, of all sequences or of each; default: the number of cached ones
-        visible    (B, N, cached + N), for N hypotheses at one `position`: what each attends to, instead of causality
+        position   of the first new one, of all sequences or of each; default: the number of cached
+                   ones
+        visible    (B, N, cached + N), for N hypotheses at one `position`: what each attends to,
+                   instead of causality
         """
         length = cache.length
         positions = None
@@ -326,7 +339,9 @@ class MultiHead(AttentionModule):
         packing: Packing | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Attention of projected queries (B, N, H · D) and the output projection: the path of all padded entries."""
+        """Attention of projected queries (B, N, H · D) and the output projection:
+        the path of all padded entries.
+        """
         batch = query.shape[0]
         n = query.shape[1]
         m = memory.key.shape[2]
@@ -367,7 +382,9 @@ class MultiHead(AttentionModule):
     def _project(
         self, x: Tensor, *projections: nn.Linear, packing: Packing | None = None
     ) -> tuple[Tensor, ...]:
-        """Several projections of one input, computed as one product; padded where the input is packed."""
+        """Several projections of one input, computed as one product;
+        padded where the input is packed.
+        """
         projected = self._fused_product(x, *projections)
         dims = [projection.out_features for projection in projections]
         if packing is not None:
@@ -411,7 +428,9 @@ class MultiHead(AttentionModule):
 def _positions(
     start: int, count: int, shared: int | Int[Tensor, " B"] | None, device: torch.device
 ) -> Int[Tensor, "*batch_and_heads S"]:
-    """Positions start, start + 1, …; or one position `shared` by all, or by those of each sequence (B, 1, count)."""
+    """Positions start, start + 1, …; or one position `shared` by all,
+    or by those of each sequence (B, 1, count).
+    """
     if isinstance(shared, Tensor):
         return shared[:, None, None].expand(-1, 1, count)
     if shared is not None:
@@ -420,7 +439,9 @@ def _positions(
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Weights side by side; without a copy where they are parts of one tensor in this order, and are not trained."""
+    """Weights side by side; without a copy where they are parts of one tensor in this order,
+    and are not trained.
+    """
     first = parts[0]
     rows = sum(map(len, parts))
     # Only a plain parameter has memory that can be asked for.

@@ -89,7 +89,9 @@ class MeanPool(_StatePool):
 
 
 class LastPool(_StatePool):
-    """The last state of each sequence; of an encoder that reads in both directions, that of each direction."""
+    """The last state of each sequence; of an encoder that reads in both directions,
+    that of each direction.
+    """
 
     reads = "last"
 
@@ -100,7 +102,8 @@ class LastPool(_StatePool):
 
 
 class FirstPool(Pool):
-    """The first state, such as that of a cls_token, through a linear layer and its activation if there is one.
+    """The first state, such as that of a cls_token,
+    through a linear layer and its activation if there is one.
 
     With a distillation head, the first two, one after the other.
     """

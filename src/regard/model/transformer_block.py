@@ -42,7 +42,9 @@ GATED = {"swiglu": "silu", "geglu": "gelu_tanh"}  # the activation of the gate
 
 
 class FeedForward(nn.Module):
-    """The position-wise feed-forward network: down(activation(up(x))), or gated down(activation(gate(x)) * up(x))."""
+    """The position-wise feed-forward network: down(activation(up(x))),
+    or gated down(activation(gate(x)) * up(x)).
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -65,7 +67,9 @@ class FeedForward(nn.Module):
 
 
 class PaddedInputs(NamedTuple):
-    """What the attentions of every block read, for padded sequences, or their tokens alone with `packing`."""
+    """What the attentions of every block read, for padded sequences,
+    or their tokens alone with `packing`.
+    """
 
     mask: Tensor | None = None
     causal: bool = False
@@ -151,9 +155,11 @@ Sublayer = Callable[[Tensor], Tensor]
 def pre_norm(
     given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer
 ) -> PendingResidual:
-    """Pre-norm, x + sublayer(norm(x)): the residual path is never normalized (https://arxiv.org/abs/2002.04745).
+    """Pre-norm, x + sublayer(norm(x)):
+    the residual path is never normalized (https://arxiv.org/abs/2002.04745).
 
-    The sublayer's output stays pending and is added where the next norm is computed, in one fused kernel on a GPU.
+    The sublayer's output stays pending and is added where the next norm is computed, in one fused
+    kernel on a GPU.
     """
     x, h = add_norm(given, dropout, norm)
     return PendingResidual(x, sublayer(h))
@@ -167,7 +173,9 @@ def post_norm(
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention, cross-attention if there is a memory, and the feed-forward network, each with its residual."""
+    """Self-attention, cross-attention if there is a memory, and the feed-forward network,
+    each with its residual.
+    """
 
     def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
@@ -213,7 +221,9 @@ class TransformerBlock(nn.Module):
 
 
 def use_fp8(model: nn.Module) -> None:
-    """Compute the products of the linear layers of its blocks in float8 wherever gradients are computed."""
+    """Compute the products of the linear layers
+    of its blocks in float8 wherever gradients are computed.
+    """
     for block in (module for module in model.modules() if isinstance(module, TransformerBlock)):
         for part in (block.self_attn, block.cross_attn, block.ffn):
             if part is not None:
@@ -221,7 +231,9 @@ def use_fp8(model: nn.Module) -> None:
 
 
 class InputLayer(nn.Module):
-    """Segment and position encoding, optional norm and dropout between the embeddings and the first block."""
+    """Segment and position encoding,
+    optional norm and dropout between the embeddings and the first block.
+    """
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
@@ -304,7 +316,10 @@ class TransformerStack(nn.Module):
     def forward(
         self, x: Float[Tensor, "*lead W"], inputs: BlockInputs | list[StepInputs]
     ) -> Float[Tensor, "*lead W"]:
-        """The states after the last block. `inputs` are those of all blocks, or a list of those of each."""
+        """The states after the last block.
+
+        `inputs` are those of all blocks, or a list of those of each.
+        """
         given = PendingResidual(x)
         recompute = self.activation_checkpointing and self.training and torch.is_grad_enabled()
         for i, block in enumerate(self.layers):

@@ -1,4 +1,6 @@
-"""The keys of a Transformer encoder or decoder in a recipe, and which of them exclude each other."""
+"""The keys of a Transformer encoder or decoder in a recipe,
+and which of them exclude each other.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,7 +61,8 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     score: ScoreName = doc("scaled_dot", "attention score function")
     attention_bias: Literal["all", "qkv", "none"] = doc(
         "all",
-        "projections of attention that have a bias: all, those of queries, keys and values, or none",
+        "projections of attention that have a bias: all, those of "
+        "queries, keys and values, or none",
     )
     head_dim: Count | None = doc(None, "dimension of an attention head; left out: dim / heads")
     value_dim: Count | None = doc(

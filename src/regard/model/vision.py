@@ -29,9 +29,9 @@ class SelfAttention2d(nn.Module):
     heads      number of heads; must divide `channels` unless `head_dim` is given
     head_dim   dim of one head
 
-    The 1×1 convolutions of https://arxiv.org/abs/1805.08318 are linear maps at every position, so this is multi-head
-    attention over the flattened grid. Its output is scaled by a gate that starts at zero: inserted into a trained
-    network, the block is the identity at first.
+    The 1×1 convolutions of https://arxiv.org/abs/1805.08318 are linear maps at every position, so
+    this is multi-head attention over the flattened grid. Its output is scaled by a gate that starts
+    at zero: inserted into a trained network, the block is the identity at first.
     """
 
     def __init__(self, channels: int, *, heads: int = 1, head_dim: int | None = None) -> None:
@@ -162,8 +162,8 @@ class VitConfig(_GridTransformerConfig):
     )
     pooler_dim: Count | None = doc(
         None,
-        "outputs of the pooler that an imported encoder came with: its weights are kept for exports, "
-        "never trained, and no output depends on them",
+        "outputs of the pooler that an imported encoder came with: its weights are kept for "
+        "exports, never trained, and no output depends on them",
     )
 
     @property
@@ -211,7 +211,9 @@ class Cnn(nn.Module):
 
 
 class LearnedQueries(nn.Module):
-    """Attention pooling of an image by learned queries over regions with their positions, projected to one vector."""
+    """Attention pooling of an image by learned queries over regions with their positions,
+    projected to one vector.
+    """
 
     def __init__(self, count: int, dim: int) -> None:
         super().__init__()
@@ -268,7 +270,8 @@ class GridEncoder(Encoder):
 class KeptPooler(nn.Module):
     """The weights of a linear map of the cls_token that are part of a checkpoint and are not used.
 
-    They are buffers: an optimizer changes parameters only, and would decay weights without gradients.
+    They are buffers: an optimizer changes parameters only, and would decay weights without
+    gradients.
     """
 
     weight: Tensor
