@@ -1,4 +1,6 @@
-"""The checkpoints of a run: its folder, saving, resuming bit-exactly, and averaging the last ones."""
+"""The checkpoints of a run: its folder, saving, resuming bit-exactly,
+and averaging the last ones.
+"""
 
 import os
 import re
@@ -34,7 +36,9 @@ Checkpoint = tuple[int, dict[str, bytes], list[str]]
 def open_run(
     run: Path, *, resume: bool, process_group: ProcessGroup
 ) -> Iterator[Checkpoint | None]:
-    """Create and lock the folder of a run, and find the checkpoint to resume from. All ranks must see the same folder.
+    """Create and lock the folder of a run, and find the checkpoint to resume from.
+
+    All ranks must see the same folder.
 
     A folder of other files, and one that another process trains in, is refused.
     """
@@ -138,7 +142,9 @@ def remove_leftovers(run: Path) -> None:
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of a run: weights, optimizer state, moving average, carried state, progress."""
+    """Writes and reads the checkpoints of a run: weights, optimizer state, moving average,
+    carried state, progress.
+    """
 
     def __init__(
         self,
@@ -167,7 +173,10 @@ class Checkpointer:
         self.environment = environment(updater.device, updater.process_group.world_size)
 
     def save(self, state: RunState, carried: CarriedStates | None) -> None:
-        """Write a checkpoint and remove those that are not kept. All ranks call this; rank 0 writes."""
+        """Write a checkpoint and remove those that are not kept.
+
+        All ranks call this; rank 0 writes.
+        """
         tensors = self.updater.optimizer.state_tensors()
         tensors |= self.frozen_rows.tensors()
         if carried is not None:
@@ -207,13 +216,16 @@ class Checkpointer:
     def resume(
         self, content: Mapping[str, bytes], folder: Path, carried: CarriedStates | None
     ) -> tuple[RunState, CarriedStates | None]:
-        """Restore weights, moving average and optimizer from a checkpoint; its progress and carried states."""
+        """Restore weights, moving average and optimizer from a checkpoint;
+        its progress and carried states.
+        """
         state = store.document(content, TRAINING_STATE, folder)
         state.pop("data", None)
         if (before := state.pop("teachers", [])) != self.teachers:
             raise CheckpointRefused(
-                f"{folder}: wanted the teachers that the run began with, whose weights have the hashes "
-                f"{before!r:.200}; got {self.teachers!r:.200}. Put them back: train.distillation.teachers."
+                f"{folder}: wanted the teachers that the run began with, whose weights have the "
+                f"hashes {before!r:.200}; got {self.teachers!r:.200}. Put them back: "
+                "train.distillation.teachers."
             )
         changed = changed_environment(
             state.pop("environment", None), self.environment, folder / TRAINING_STATE
@@ -228,7 +240,8 @@ class Checkpointer:
             wanted += [f"carried.{name}" for name in carried.tensors()]
         if missing := [name for name in wanted if name not in saved]:
             raise CheckpointRefused(
-                f"{folder / TRAINING_TENSORS}: wanted {missing[0]}; got none. Use another checkpoint."
+                f"{folder / TRAINING_TENSORS}: wanted {missing[0]}; got "
+                "none. Use another checkpoint."
             )
         if self.sharded is not None:
             saved = self.sharded.scatter(saved)
@@ -258,7 +271,9 @@ class Checkpointer:
 
 
 def average_checkpoints(run: Path, count: int, on_event: EventHandler) -> dict[str, Tensor]:
-    """The mean of the weights of a run's last `count` regular checkpoints; damaged ones are left out."""
+    """The mean of the weights of a run's last `count` regular checkpoints;
+    damaged ones are left out.
+    """
     total = WeightSum()
     for step in regular_steps(run)[-count:]:
         folder = store.step_folder(run, step)

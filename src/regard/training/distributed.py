@@ -1,8 +1,9 @@
-"""Data-parallel training by the processes that torchrun starts: collectives, agreement checks, gradient buckets.
+"""Data-parallel training by the processes that torchrun starts: collectives, agreement checks,
+gradient buckets.
 
-Each rank has the whole model and its share of every batch. An update equals that of a single process: gradients are
-summed over all ranks and divided once, by all target tokens. If a rank stops answering, the others name it and exit
-within `train.distributed_timeout`.
+Each rank has the whole model and its share of every batch. An update equals that of a single
+process: gradients are summed over all ranks and divided once, by all target tokens. If a rank stops
+answering, the others name it and exit within `train.distributed_timeout`.
 """
 
 import json
@@ -110,7 +111,9 @@ class ProcessGroup:
 
     @contextmanager
     def communication(self) -> Iterator[None]:
-        """Turns an error of a collective in this context into one that names the rank that does not answer."""
+        """Turns an error of a collective in this context into one that names the rank
+        that does not answer.
+        """
         try:
             yield
         except RuntimeError as error:
@@ -121,7 +124,9 @@ class ProcessGroup:
         return not self.single and (isinstance(error, dist.DistError) or "gloo" in str(error))
 
     def unresponsive(self, error: RuntimeError) -> TrainingFailed:
-        """An error that names the ranks that do not answer: those that do report it in the store."""
+        """An error that names the ranks that do not answer:
+        those that do report it in the store.
+        """
         others = set(range(self.world_size)) - {self.rank}
         with suppress(Exception):  # the store's host may be down as well
             self.store.set(f"waits/{self.rank}", "")
@@ -132,8 +137,9 @@ class ProcessGroup:
         silent = ", ".join(map(str, sorted(others))) or "any other"
         got = " ".join(str(error).split())
         return TrainingFailed(
-            f"rank {self.rank} of {self.world_size}: wanted an answer of every other; got none from rank {silent} "
-            f"({got[:200]}). The last checkpoint is intact: check that process, and resume."
+            f"rank {self.rank} of {self.world_size}: wanted an answer of every other; "
+            f"got none from rank {silent} ({got[:200]}). The last checkpoint is intact: "
+            "check that process, and resume."
         )
 
 
@@ -141,7 +147,9 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def _mix(seed: int, step: int) -> int:
-    """One seed from two numbers, with unrelated results for neighbors (the finalizer of SplitMix64)."""
+    """One seed from two numbers, with unrelated results for neighbors (the finalizer
+    of SplitMix64).
+    """
     z = (seed * 0x9E3779B97F4A7C15 + step + 1) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
     return (z ^ (z >> 31)) % 2**63
@@ -151,7 +159,8 @@ def _mix(seed: int, step: int) -> int:
 def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
     """The processes that torchrun started, connected; without torchrun, this process alone.
 
-    No collective waits longer than `timeout` seconds. On GPUs, "cuda" is this process's own device from here on.
+    No collective waits longer than `timeout` seconds. On GPUs, "cuda" is this process's own device
+    from here on.
     """
     rank, world_size, local_rank = _environment()
     if world_size == 1:
@@ -175,7 +184,8 @@ def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
     except (RuntimeError, ValueError) as error:
         got = " ".join(str(error).split())[:300]
         raise TrainingFailed(
-            f"rank {rank} of {world_size}: wanted to meet the others; got {got}. Start all of them, with torchrun."
+            f"rank {rank} of {world_size}: wanted to meet the others; got {got}. "
+            "Start all of them, with torchrun."
         ) from error
     completed = False
     try:
@@ -191,8 +201,9 @@ def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
 def _private_store(store: Any, rank: int, world_size: int, timeout: int) -> Any:
     """The rendezvous store under a prefix that only these processes use.
 
-    After a restart torchrun's store still holds the keys of the processes before, whose addresses are dead. Rank 0
-    chooses a prefix, every other rank acknowledges it with a random token, and rank 0 publishes the tokens.
+    After a restart torchrun's store still holds the keys of the processes before, whose addresses
+    are dead. Rank 0 chooses a prefix, every other rank acknowledges it with a random token, and
+    rank 0 publishes the tokens.
     """
     token = secrets.token_hex(8)
     if rank == 0:
@@ -236,9 +247,11 @@ def _environment() -> tuple[int, int, int]:
 
 
 class GradientBuckets:
-    """Sums the gradients over all ranks in buckets, overlapping communication with the backward pass.
+    """Sums the gradients over all ranks in buckets,
+    overlapping communication with the backward pass.
 
-    Content and order of the buckets depend on the model alone, so sums have the same bits in a resumed run.
+    Content and order of the buckets depend on the model alone, so sums have the same bits in a
+    resumed run.
     """
 
     def __init__(self, model: nn.Module, process_group: ProcessGroup) -> None:
@@ -250,7 +263,9 @@ class GradientBuckets:
         self.sent: list[tuple[Tensor, Any]] = []
 
     def expect(self) -> None:
-        """Announce that the next backward pass is the last of this update: buckets are sent as they fill."""
+        """Announce that the next backward pass is the last of this update:
+        buckets are sent as they fill.
+        """
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         # Different the first time, and when frozen weights are unfrozen.
         if len(trained) != len(self.bucket_of):
@@ -259,7 +274,9 @@ class GradientBuckets:
         self.missing = [len(bucket) for bucket in self.buckets]
 
     def send_rest(self) -> None:
-        """Send the buckets with weights that this rank's batch did not use, before any other collective."""
+        """Send the buckets with weights that this rank's batch did not use,
+        before any other collective.
+        """
         while len(self.sent) < len(self.buckets):
             self._send()
         self.missing = []

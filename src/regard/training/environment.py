@@ -1,4 +1,6 @@
-"""The versions, processor and threads that a run is computed with, whose change changes the last bits of its sums."""
+"""The versions, processor and threads that a run is computed with,
+whose change changes the last bits of its sums.
+"""
 
 import platform
 from collections.abc import Mapping
@@ -26,7 +28,9 @@ def environment(device: torch.device, processes: int) -> dict[str, str | int]:
 
 
 def changed_environment(before: Any, now: Environment, where: Path) -> str | None:
-    """A sentence that names what differs; None where nothing does, or where `before` is unknown (None)."""
+    """A sentence that names what differs; None where nothing does,
+    or where `before` is unknown (None).
+    """
     if before is None:
         return None
     if not isinstance(before, Mapping) or not all(

@@ -24,7 +24,9 @@ WASTE = 8  # recurrent steps per token above which packed batches get a warning
 
 
 def lanes_of(config: TrainConfig, context_length: int | None) -> int | None:
-    """The number of lanes of running text whose recurrent state is carried; None where it is not."""
+    """The number of lanes of running text whose recurrent state is carried;
+    None where it is not.
+    """
     if not config.carry_state or not context_length:
         return None
     return max(1, config.batch_tokens // context_length)
@@ -32,7 +34,9 @@ def lanes_of(config: TrainConfig, context_length: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class EpochBatches:
-    """Calling it with an epoch and the number of its first batch gives the batches of this rank from there on."""
+    """Calling it with an epoch and the number of its first batch gives the batches
+    of this rank from there on.
+    """
 
     config: TrainConfig
     corpus: Corpus
@@ -69,7 +73,8 @@ class EpochBatches:
     def total_steps(self) -> int:
         """The updates of a run, by `max_steps` and `max_epochs`.
 
-        Every epoch is counted as the first: those of a large corpus may have a few batches more or fewer.
+        Every epoch is counted as the first: those of a large corpus may have a few batches more or
+        fewer.
         """
         config = self.config
         if config.max_epochs is None:
@@ -93,7 +98,10 @@ class EpochBatches:
 
     @cached_property
     def _capacity(self) -> PackedCapacity | None:
-        """Of packed batches. On a GPU all are filled to one shape, with CUDA graphs and without, for equal results."""
+        """Of packed batches.
+
+        On a GPU all are filled to one shape, with CUDA graphs and without, for equal results.
+        """
         if not self.config.packed:
             return None
         return PackedCapacity.of(
@@ -101,7 +109,9 @@ class EpochBatches:
         )
 
     def padding_warning(self) -> str | None:
-        """A warning where most steps of a recurrent decoder lie behind the end of their packed sequences."""
+        """A warning where most steps of a recurrent decoder lie behind the end
+        of their packed sequences.
+        """
         capacity = self._capacity
         if capacity is None or not capacity.filled:
             return None
@@ -110,7 +120,7 @@ class EpochBatches:
         if steps <= WASTE * tokens:
             return None
         return (
-            f"train.packed: {capacity.rows:,} sequences of a batch take as many steps as the corpus's longest, "
-            f"{max(capacity.longest):,}: {steps:,} for {tokens:,} tokens. Take the longest out of the data, or leave "
-            "train.packed out."
+            f"train.packed: {capacity.rows:,} sequences of a batch take as many steps as the "
+            f"corpus's longest, {max(capacity.longest):,}: {steps:,} for {tokens:,} tokens. Take "
+            "the longest out of the data, or leave train.packed out."
         )

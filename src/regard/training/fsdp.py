@@ -1,7 +1,7 @@
 """Fully sharded data parallelism: weights, gradients and optimizer state divided among the ranks.
 
-PyTorch's `fully_shard`, block by block: the weights of a block are gathered only while it computes. Checkpoints hold
-whole tensors, gathered one by one, so they are the same as those of any other run.
+PyTorch's `fully_shard`, block by block: the weights of a block are gathered only while it computes.
+Checkpoints hold whole tensors, gathered one by one, so they are the same as those of any other run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,10 @@ from regard.training.distributed import ProcessGroup
 
 
 class ShardedModel(nn.Module):
-    """A model with its objective. Weights outside of blocks stay gathered from the forward through the backward."""
+    """A model with its objective.
+
+    Weights outside of blocks stay gathered from the forward through the backward.
+    """
 
     def __init__(
         self, model: Model, objective: Objective, process_group: ProcessGroup, device: str
@@ -57,7 +60,10 @@ class ShardedModel(nn.Module):
                 part.set_reshard_after_forward(part is not self, recurse=False)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The whole tensors, on rank 0's host; other ranks get none. A collective: all ranks must call it."""
+        """The whole tensors, on rank 0's host; other ranks get none.
+
+        A collective: all ranks must call it.
+        """
         gathered = {}
         for name, tensor in tensors.items():
             full = self.full_tensor(tensor)
@@ -66,7 +72,9 @@ class ShardedModel(nn.Module):
         return gathered
 
     def scatter(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The shards of this rank of all tensors of a checkpoint: of weights, and of the optimizer state of each."""
+        """The shards of this rank of all tensors of a checkpoint: of weights,
+        and of the optimizer state of each.
+        """
         own = dict(self.model.named_parameters())
         shards = dict(tensors)
         for name, tensor in tensors.items():

@@ -12,7 +12,9 @@ from regard.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Validation:
-    """Metrics of a model on the validation data, some of its outputs, and the means of its heads over their inputs."""
+    """Metrics of a model on the validation data, some of its outputs,
+    and the means of its heads over their inputs.
+    """
 
     values: dict[str, float]
     samples: list[dict[str, str]] = field(default_factory=list)
@@ -24,7 +26,9 @@ Validate = Callable[[Model], Validation]
 
 @dataclass(frozen=True)
 class ValidationHistory:
-    """What early stopping, keeping the best checkpoint and the plateau schedule need of past validations."""
+    """What early stopping, keeping the best checkpoint
+    and the plateau schedule need of past validations.
+    """
 
     best: float | None = None  # value of the monitored metric
     best_step: int | None = None
@@ -34,7 +38,9 @@ class ValidationHistory:
     def after(
         self, values: dict[str, float], step: int, config: TrainConfig
     ) -> "ValidationHistory":
-        """The history with one more validation. Of equal values the last is the best: it has trained longest.
+        """The history with one more validation.
+
+        Of equal values the last is the best: it has trained longest.
 
         A value that is not finite is never the best.
         """

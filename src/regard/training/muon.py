@@ -10,10 +10,12 @@ from regard.core.shapes import Float, Tensor
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon` with the same updates and state, for Nesterov's momentum and adjust_lr_fn "match_rms_adamw".
+    """`torch.optim.Muon` with the same updates and state,
+    for Nesterov's momentum and adjust_lr_fn "match_rms_adamw".
 
-    PyTorch's takes one matrix after the other, some twenty small kernels for each: on a GPU their launches take longer
-    than the update of a small model. As with fused AdamW, `found_inf` skips an update without waiting for the device.
+    PyTorch's takes one matrix after the other, some twenty small kernels for each: on a GPU their
+    launches take longer than the update of a small model. As with fused AdamW, `found_inf` skips an
+    update without waiting for the device.
     """
 
     found_inf: Float[Tensor, ""] | None = (
@@ -64,7 +66,9 @@ def orthogonalize(
     steps: int,
     eps: float,
 ) -> Float[Tensor, "n X Y"]:
-    """The nearest orthogonal matrices, roughly, in bfloat16, by Newton-Schulz iteration of the fifth order."""
+    """The nearest orthogonal matrices, roughly, in bfloat16,
+    by Newton-Schulz iteration of the fifth order.
+    """
     a, b, c = coefficients
     tall = matrices.shape[1] > matrices.shape[2]
     # The product with the transpose is smaller where a matrix has more columns than rows.

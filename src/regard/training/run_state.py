@@ -44,7 +44,10 @@ class RunState:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], where: Path) -> "RunState":
-        """From the content of training.json, the file `where`. Values of other types are refused."""
+        """From the content of training.json, the file `where`.
+
+        Values of other types are refused.
+        """
         history = ValidationHistory(**_checked(ValidationHistory, values.get("history"), where))
         return RunState(**_checked(RunState, {**values, "history": history}, where))
 

@@ -1,7 +1,8 @@
-"""Self-critical sequence training (https://arxiv.org/abs/1612.00563): REINFORCE with the greedy output as baseline.
+"""Self-critical sequence training (https://arxiv.org/abs/1612.00563):
+REINFORCE with the greedy output as baseline.
 
-With several samples of each source, the baseline of each is the mean reward of the others instead: it needs no search
-of its own, and its variance is lower (https://arxiv.org/abs/2003.09971).
+With several samples of each source, the baseline of each is the mean reward of the others instead:
+it needs no search of its own, and its variance is lower (https://arxiv.org/abs/2003.09971).
 
 Samples are a function of the seed, the update's number and the weights, so a resumed run is exact.
 """
@@ -28,9 +29,11 @@ Reward = Callable[[int, Hypothesis], float]  # of an output for this row of the 
 
 
 class SelfCriticalSampler:
-    """Samples outputs for each source of a batch; the advantage of each is its reward less a baseline.
+    """Samples outputs for each source of a batch;
+    the advantage of each is its reward less a baseline.
 
-    samples       of each source; of one, the baseline is the reward of the greedy output, of several the others' mean
+    samples       of each source; of one, the baseline is the reward of the greedy output, of
+                  several the others' mean
     temperature   of the softmax that tokens are sampled from
     """
 
@@ -56,7 +59,9 @@ class SelfCriticalSampler:
     def __call__(
         self, model: Seq2Seq, batch: Batch, step: int
     ) -> tuple[Tokens, Float[Tensor, " B"]]:
-        """The sampled outputs from the start token to the end token, and their advantages; of a source, in a row."""
+        """The sampled outputs from the start token to the end token, and their advantages;
+        of a source, in a row.
+        """
         seed = self.seed * STEPS + step * self.process_group.world_size + self.process_group.rank
         was_training = model.training
         device = next(model.parameters()).device

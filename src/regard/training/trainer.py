@@ -1,10 +1,11 @@
 """The training loop, the same for every model.
 
-Everything in an update is a function of the seed, the update's number and the weights before it: batches and their
-order, dropout, masked and sampled tokens. So a run that was killed resumes from its last checkpoint and ends with the
-same weights, bit for bit, as one that was not.
+Everything in an update is a function of the seed, the update's number and the weights before it:
+batches and their order, dropout, masked and sampled tokens. So a run that was killed resumes from
+its last checkpoint and ends with the same weights, bit for bit, as one that was not.
 
-Several processes make the same updates, each from its share of the batches (`distributed.py`). Rank 0 writes.
+Several processes make the same updates, each from its share of the batches (`distributed.py`). Rank
+0 writes.
 """
 
 import time
@@ -110,7 +111,9 @@ class Trainer:
         self.asynchronous = self.device.type == "cuda"
 
     def fit(self) -> RunState:
-        """Train to the end, or until a signal, an error or early stopping, with checkpoints on the way."""
+        """Train to the end, or until a signal, an error or early stopping,
+        with checkpoints on the way.
+        """
         main = self.process_group.is_main
         with catch_stop_signals(self.stop), event_log(self.run, self.on_event, write=main) as log:
             self.model.train()
@@ -156,7 +159,9 @@ class Trainer:
 
     @property
     def _validation_due(self) -> bool:
-        """Whether this step is to be validated and was not; a run stopped before its validation resumes with it."""
+        """Whether this step is to be validated and was not;
+        a run stopped before its validation resumes with it.
+        """
         return not self.state.validated and (
             self.state.step % self.config.validate_every == 0 or self._limit_reached
         )
@@ -166,7 +171,10 @@ class Trainer:
         return self.stop.pending(self.process_group)
 
     def _groups(self) -> Iterator[list[Batch]]:
-        """The batches of each update until the run is done. No update reaches over the end of an epoch."""
+        """The batches of each update until the run is done.
+
+        No update reaches over the end of an epoch.
+        """
         while not self.done and not self._limit_reached:
             batches = self.epoch_batches(self.state.epoch, self.state.batch)
             empty = True
@@ -193,8 +201,8 @@ class Trainer:
             return group
         except Exception as error:
             raise TrainingFailed(
-                f"step {self.state.step + 1}: wanted its batches; got {type(error).__name__}: {error}. "
-                "Earlier checkpoints are intact: check the data, and resume."
+                f"step {self.state.step + 1}: wanted its batches; got {type(error).__name__}: "
+                f"{error}. Earlier checkpoints are intact: check the data, and resume."
             ) from error
 
     def _update(self, batches: list[Batch]) -> None:
@@ -245,7 +253,8 @@ class Trainer:
                 got += f", {SKIPS} updates in a row"
             wanted = "a finite loss and gradient"
             raise Diverged(
-                f"step {update.step}: wanted {wanted}; got {got}. The last checkpoint is intact. {remedy}."
+                f"step {update.step}: wanted {wanted}; got {got}. The last "
+                f"checkpoint is intact. {remedy}."
             )
         else:
             finite_norm = norm if isfinite(norm) else None
@@ -260,7 +269,9 @@ class Trainer:
         return self.updater.objective.first_states(self.model, rows)
 
     def _validate_and_save(self, log: EventHandler) -> None:
-        """Validate, where there are validation data, and save; if validation fails or is stopped, save and raise."""
+        """Validate, where there are validation data, and save; if validation fails or is stopped,
+        save and raise.
+        """
         self._settle()
         if self.validate is not None:
             try:
@@ -333,7 +344,9 @@ class Trainer:
         return {"event": "train", **figures}
 
     def _figures(self, seconds: float) -> Event:
-        """The mean loss with and without label smoothing, and the throughput, since the last line of the log."""
+        """The mean loss with and without label smoothing, and the throughput,
+        since the last line of the log.
+        """
         state = self.state
         # Not a number where all updates were skipped.
         loss = nan

@@ -40,8 +40,8 @@ class EventLog:
         """Raise TrainingFailed if the folder of the run was removed or renamed."""
         if self.file is not None and not is_open_file(self.file.fileno(), self.run / LOG_FILE):
             raise TrainingFailed(
-                f"{self.run}: wanted the folder of this run with its {LOG_FILE}; got none: it was removed or renamed "
-                "while training. Put it back, and resume."
+                f"{self.run}: wanted the folder of this run with its {LOG_FILE}; got none: it was "
+                "removed or renamed while training. Put it back, and resume."
             )
 
 
@@ -62,7 +62,10 @@ def _close(file: TextIO) -> None:
 
 
 def truncate_log(run: Path, step: int) -> None:
-    """Drop the lines after a checkpoint's step: these updates are made again. Lines cut short by a kill go too."""
+    """Drop the lines after a checkpoint's step: these updates are made again.
+
+    Lines cut short by a kill go too.
+    """
     path = run / LOG_FILE
     if not path.exists():
         return

@@ -1,4 +1,6 @@
-"""Reading log.jsonl of a run that may still train: new lines only, also where the log was cut back by a resumed run."""
+"""Reading log.jsonl of a run that may still train: new lines only,
+also where the log was cut back by a resumed run.
+"""
 
 import json
 import re
@@ -16,8 +18,8 @@ TAIL = 256  # bytes before a position that are compared
 class LogPosition:
     """A place in a log: how far it was read, and a checksum of the bytes before.
 
-    A resumed run rewrites its log without the lines after its checkpoint. Where the bytes before a position are no
-    longer those that were read, the log is read again from its beginning.
+    A resumed run rewrites its log without the lines after its checkpoint. Where the bytes before a
+    position are no longer those that were read, the log is read again from its beginning.
     """
 
     offset: int = 0

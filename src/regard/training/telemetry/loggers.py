@@ -1,7 +1,7 @@
 """Metrics of a run for TensorBoard and Weights & Biases, in addition to log.jsonl.
 
-Loggers are opened before any work, so a missing package is reported at once. A logger that fails later never stops the
-run: it is reported once and not used again.
+Loggers are opened before any work, so a missing package is reported at once. A logger that fails
+later never stops the run: it is reported once and not used again.
 """
 
 import os
@@ -85,7 +85,10 @@ def logged(
     step: int | None,
     on_event: EventHandler,
 ) -> Iterator[EventHandler]:
-    """An event handler that calls `on_event` and writes metrics to these loggers. `step` is that of a resumed run."""
+    """An event handler that calls `on_event` and writes metrics to these loggers.
+
+    `step` is that of a resumed run.
+    """
     active: dict[str, Logger] = {}
 
     def safely(name: str, call: Callable[[Logger], object]) -> None:
