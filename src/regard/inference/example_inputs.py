@@ -1,4 +1,6 @@
-"""Inputs to begin with: of a model's synthetic test data, images as data: URLs; and series of one fixed length."""
+"""Inputs to begin with: of a model's synthetic test data, images as data: URLs;
+and series of one fixed length.
+"""
 
 from itertools import islice
 from typing import Any
@@ -13,7 +15,9 @@ EXAMPLES = 6  # of a model
 
 
 def example_inputs(predictor: Predictor) -> tuple[tuple[str, ...], ...]:
-    """Inputs of the model's synthetic test data; of one trained on files, series where all have one length."""
+    """Inputs of the model's synthetic test data; of one trained on files,
+    series where all have one length.
+    """
     config = predictor.recipe.data
     if not config.source_fields:
         return ()

@@ -1,4 +1,6 @@
-"""The inputs in a file, as a model reads them: lines, rows of a table, and the files that they name."""
+"""The inputs in a file, as a model reads them: lines, rows of a table,
+and the files that they name.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,10 +29,10 @@ def file_inputs(
 ) -> Iterator[Any]:
     """The inputs of a model in a file, or on stdin.
 
-    A file of the kind that the model reads, such as an image or a .npy file, is one input, and a folder or .zip file of
-    them is several. A sentence of a file with a token a line is one input; files named .txt have a sentence a line,
-    whatever the files of the training had. What a cell of a table names is relative to the table, and what a line names
-    to the working directory.
+    A file of the kind that the model reads, such as an image or a .npy file, is one input, and a
+    folder or .zip file of them is several. A sentence of a file with a token a line is one input;
+    files named .txt have a sentence a line, whatever the files of the training had. What a cell of
+    a table names is relative to the table, and what a line names to the working directory.
     """
     config = predictor.recipe.data
     if config.series is not None and file is not None and text.is_table(file):
@@ -60,7 +62,9 @@ def file_inputs(
 def _rows(
     predictor: "Predictor", path: Path, columns: Sequence[str], errors: text.Errors
 ) -> Iterator[Any]:
-    """Inputs that are no texts, or that have a source that is none: each is checked where it is read."""
+    """Inputs that are no texts, or that have a source that is none:
+    each is checked where it is read.
+    """
     config = predictor.recipe.data
     fields = config.source_fields
     stores = None
@@ -102,7 +106,9 @@ def _value(stores: FileStores | None, field: Field, vocabulary: Any, cell: str) 
 
 
 def files_beside(config: DataConfig, table: Path) -> FileStores:
-    """The files that a table of new inputs names: in its folder, wherever those of the training were."""
+    """The files that a table of new inputs names: in its folder,
+    wherever those of the training were.
+    """
     return FileStores(replace(config, files_from=None), str(table))
 
 

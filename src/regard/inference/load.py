@@ -33,10 +33,13 @@ LARGE = 1_000_000  # numbers up to this are not compared with the weights of a c
 
 
 def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "auto") -> Predictor:
-    """The model of a checkpoint, or the best of a run, ready to predict. Every byte that is read is checked first.
+    """The model of a checkpoint, or the best of a run, ready to predict.
 
-    path     the folder of a checkpoint or of a run; several make an ensemble, which predicts with the mean of their
-             probabilities and the first one's recipe. A model that is already loaded is returned as it is
+    Every byte that is read is checked first.
+
+    path     the folder of a checkpoint or of a run; several make an ensemble, which predicts with
+             the mean of their probabilities and the first one's recipe. A model that is already
+             loaded is returned as it is
     device   "cpu", "cuda", or "auto": a GPU where there is one
 
     Raises `CheckpointRefused` for a checkpoint that is damaged, incomplete or of another model.
@@ -95,7 +98,10 @@ def _shortlist(
 
 
 def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:
-    """The recipe in config.json of a checkpoint. Unknown keys are refused, with the version that wrote them."""
+    """The recipe in config.json of a checkpoint.
+
+    Unknown keys are refused, with the version that wrote them.
+    """
     try:
         return Recipe.of(config["recipe"])
     except InvalidRecipe as error:
@@ -108,7 +114,8 @@ def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:
 def check_sizes(table: Any, weights: Sequence[int], key: str = "model") -> None:
     """Refuse a model's table whose numbers cannot be those of tensors of so many weights each.
 
-    Before anything of that size is made: each layer has a tensor, and a size beyond a million has as many weights.
+    Before anything of that size is made: each layer has a tensor, and a size beyond a million has
+    as many weights.
     """
     if isinstance(table, Mapping):
         for name, value in table.items():
@@ -175,7 +182,9 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
 
 
 def vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:
-    """What two models must have in common to be combined: the hashes of their vocabularies, and running text."""
+    """What two models must have in common to be combined: the hashes of their vocabularies,
+    and running text.
+    """
     vocabularies = (*predictor.sources, predictor.target)
     hashes = [None if each is None else each.hash for each in vocabularies]
     return predictor.running_text, *hashes

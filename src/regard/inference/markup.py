@@ -1,7 +1,8 @@
 """Inline tags: removed from a source text and inserted around the aligned words of its translation.
 
-A text with tags is a subset of HTML: `&lt;` stands for a character, and white space is collapsed. Tags are `<b>`,
-`</b>` and `<br/>`, with any names and attributes; HTML's void elements need no slash.
+A text with tags is a subset of HTML: `&lt;` stands for a character, and white space is collapsed.
+Tags are `<b>`, `</b>` and `<br/>`, with any names and attributes; HTML's void elements need no
+slash.
 """
 
 import html
@@ -42,7 +43,10 @@ class MarkedText:
 
 
 def extract_tags(text: str, name: str = "text") -> MarkedText:
-    """The words and the tags of a text; elements must be properly nested. `name` is the argument, for messages."""
+    """The words and the tags of a text; elements must be properly nested.
+
+    `name` is the argument, for messages.
+    """
     # The text without tags, and how far it is parsed.
     plain = ""
     at = 0
@@ -114,9 +118,9 @@ def insert_tags(
     spans     the characters of each word of the output
     origins   the source word that each is aligned with
 
-    A word gets the elements of its origin; one without an origin those that both its neighbors have, so an element
-    whose words were separated occurs twice. An element without aligned words, and one without content, is put beside
-    the word aligned with the nearest source word.
+    A word gets the elements of its origin; one without an origin those that both its neighbors
+    have, so an element whose words were separated occurs twice. An element without aligned words,
+    and one without content, is put beside the word aligned with the nearest source word.
     """
     paths = _filled([None if origin is None else marked.paths[origin] for origin in origins])
     present = {element for path in paths for element in path}

@@ -53,16 +53,19 @@ UNSTREAMABLE = {"beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage
 
 @dataclass(frozen=True, repr=False)
 class Predictor:
-    """A model with its vocabularies, ready to predict: what `regard.load` and `regard.train` return.
+    """A model with its vocabularies, ready to predict:
+    what `regard.load` and `regard.train` return.
 
     model       the module, on its device and in evaluation mode
-    recipe      the recipe that it was trained with; the options of its [decode] table are the defaults of all methods
+    recipe      the recipe that it was trained with; the options of its [decode] table are the
+                defaults of all methods
     sources     the vocabulary of each source: None for images
     target      the vocabulary of the target, or the labels of a classifier
     folder      of its checkpoint, if it has one
     shortlist   the vocabulary shortlist of its checkpoint, if it has one (`regard.shortlist`)
 
-    Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100, ...).
+    Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100,
+    ...).
     """
 
     model: Model
@@ -77,7 +80,9 @@ class Predictor:
 
     @property
     def source(self) -> VocabularyType | None:
-        """The vocabulary of its one source; None for images, for language models and for several sources."""
+        """The vocabulary of its one source; None for images,
+        for language models and for several sources.
+        """
         if len(self.sources) != 1:
             return None
         return self.sources[0]
@@ -94,7 +99,9 @@ class Predictor:
 
     @property
     def image_size(self) -> int | None:
-        """Pixels a side of the images that the model reads as its one source; None for other models."""
+        """Pixels a side of the images that the model reads as its one source;
+        None for other models.
+        """
         field = self.recipe.data.source
         if field is None or field.resizing is None:
             return None
@@ -154,10 +161,12 @@ class Predictor:
         return replace(self, recipe=replace(self.recipe, decode=self.decode_config(options)))
 
     def predict(self, texts: Iterable[InputValue], **options: Any) -> list[str]:
-        """The best output for each text, in order: a text or a label; from a language model, the continuation.
+        """The best output for each text, in order: a text or a label; from a language model,
+        the continuation.
 
-        texts      one input each. A model of images takes their paths, or uint8 arrays (height, width, 3); one of
-                   several sources takes a tuple for each example, or a text with a tab between the sources
+        texts      one input each. A model of images takes their paths, or uint8 arrays (height,
+                   width, 3); one of several sources takes a tuple for each example, or a text with
+                   a tab between the sources
         options    keys of [decode], and the arguments of `iter_outputs`
         """
         return [best[0].text for best in self.outputs(texts, **{"tokens": False, **options})]
@@ -189,23 +198,29 @@ class Predictor:
         tokens: bool = True,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
-        """The index of each text and its outputs, best first, in the order in which they are finished.
+        """The index of each text and its outputs, best first,
+        in the order in which they are finished.
 
         prefixes    how each output begins
         banned      phrases that no output contains
         required    for each text, phrases that its outputs contain
         banned_in   for each text, phrases that its outputs do not contain
         scores      give log-probabilities also where the search needs none
-        truncate    drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
-        skip_too_long   give such a text an empty output that says why, instead of refusing all texts
+        truncate    drop the end of a text of more than `max_source_length` tokens, which is refused
+                    otherwise
+        skip_too_long   give such a text an empty output that says why, instead of refusing all
+                        texts
         attention   give each output its cross-attention weights
-        lines       line numbers of the texts in their file, from 1: for messages, and for the draws of sampling
-        edits       changes of the model's attention and tokens (`regard.interpret.edits`), alike for each text; texts
-                    are then searched one by one
+        lines       line numbers of the texts in their file, from 1: for messages, and for the draws
+                    of sampling
+        edits       changes of the model's attention and tokens (`regard.interpret.edits`), alike
+                    for each text; texts are then searched one by one
         trace       records the beam search for a single text: every candidate of each step
-        workers     threads that search at once, each in its own batches, on a CPU; the outputs are the same
-                    [default: as many as PyTorch has threads, where compiled code runs the decoder]
-        tokens      give each output its tokens and their ids; without them, outputs of many texts are made faster
+        workers     threads that search at once, each in its own batches, on a CPU; the outputs are
+                    the same [default: as many as PyTorch has threads, where compiled code runs the
+                    decoder]
+        tokens      give each output its tokens and their ids; without them, outputs of many texts
+                    are made faster
         """
         config = self.decode_config(options)
         pipeline = self.pipeline
@@ -317,12 +332,13 @@ class Predictor:
         prefix     how the output begins
         banned     phrases that it does not contain
         required   phrases that it contains
-        truncate   drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
+        truncate   drop the end of a text of more than `max_source_length` tokens, which is refused
+                   otherwise
         line       number of the text in its list, from 1: draws of sampling depend on it
         options    keys of [decode]
 
-        The pieces joined are what `predict` gives without a beam; with sampling, what it gives for a text at this line
-        of a list.
+        The pieces joined are what `predict` gives without a beam; with sampling, what it gives for
+        a text at this line of a list.
         """
         for name, only in UNSTREAMABLE.items():
             if options.get(name) not in (None, only):
@@ -343,7 +359,8 @@ class Predictor:
         *,
         batch_tokens: int | None = None,
     ) -> list[SequenceScore]:
-        """The log-probability of the target of each text: an output or a label; for a language model, of the text.
+        """The log-probability of the target of each text: an output or a label;
+        for a language model, of the text.
 
         texts          one input each, as in `predict`
         targets        as many outputs or labels; None for a language model
@@ -357,7 +374,10 @@ class Predictor:
             if targets is None:
                 wanted = "one for each text"
                 got = "none"
-            remedy = "Give sources and targets to a model that has both, texts alone to a language model."
+            remedy = (
+                "Give sources and targets to a model that has both, "
+                "texts alone to a language model."
+            )
             raise InvalidArgument("targets", wanted=wanted, got=got, remedy=remedy)
         if targets is None:
             targets = texts
@@ -379,14 +399,17 @@ class Predictor:
         max_source_length: int | None = None,
         batch_tokens: int | None = None,
     ) -> Float[Tensor, "N W"]:
-        """A vector for each text, (texts, dim) in float32 on the CPU; it does not depend on the other texts.
+        """A vector for each text, (texts, dim) in float32 on the CPU;
+        it does not depend on the other texts.
 
-        It is the mean of the encoder's states; of a classifier, the vector from which it predicts the label; of an
-        encoder-decoder without attention, the one vector that its decoder reads, as of an autoencoder; of a language
-        model, the mean of its decoder's last hidden states, that after the start token among them.
+        It is the mean of the encoder's states; of a classifier, the vector from which it predicts
+        the label; of an encoder-decoder without attention, the one vector that its decoder reads,
+        as of an autoencoder; of a language model, the mean of its decoder's last hidden states,
+        that after the start token among them.
 
         texts               one input each, as in `predict`
-        truncate            drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
+        truncate            drop the end of a text of more than `max_source_length` tokens, which is
+                            refused otherwise
         max_source_length   default: that of the recipe's [decode]
         batch_tokens        tokens that are encoded together at most
         """
@@ -400,7 +423,8 @@ class Predictor:
     def encode(
         self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
     ) -> tuple[list[int], Source | None]:
-        """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
+        """The token ids of a text, none for a label or an image;
+        and the encoder's input as a batch of one.
 
         text       one input, as in `predict`
         truncate   drop the end of a text that is too long, which is refused otherwise

@@ -1,8 +1,10 @@
-"""Bulk prediction with Ray Data (https://docs.ray.io): chunks of lines, answered by replicas of a model on a cluster.
+"""Bulk prediction with Ray Data (https://docs.ray.io): chunks of lines,
+answered by replicas of a model on a cluster.
 
-A row of the data set is a chunk of lines with the number of its first line. Replicas answer chunks in any order, and
-the chunk of one that dies is computed again: the numbers give the outputs their order, and as random draws depend on
-the seed and the line's number, a chunk has the same outputs each time.
+A row of the data set is a chunk of lines with the number of its first line. Replicas answer chunks
+in any order, and the chunk of one that dies is computed again: the numbers give the outputs their
+order, and as random draws depend on the seed and the line's number, a chunk has the same outputs
+each time.
 """
 
 import json
@@ -41,7 +43,8 @@ def predict_chunks(
     """Each line with its outputs, in order.
 
     folder     of a checkpoint, which every node of the cluster can read
-    replicas   of the model; None: one for each GPU of the cluster, or for each processor without any
+    replicas   of the model; None: one for each GPU of the cluster, or for each processor without
+               any
     """
     with _cluster() as ray:
         import pyarrow
@@ -91,7 +94,9 @@ class Attempts:
 
 
 class Replica:
-    """A model in a process of Ray's, loaded once. Errors are a part of the answer, so that the first line's is told.
+    """A model in a process of Ray's, loaded once.
+
+    Errors are a part of the answer, so that the first line's is told.
 
     attempts   the handle of an `Attempts`; None: a chunk is tried without end
     """
@@ -131,12 +136,15 @@ class Replica:
             lines = f"{chunk.first} to {chunk.first + len(chunk.lines) - 1}"
             got = "only replicas that were killed"
             raise RegardError(
-                f"lines {lines}: wanted outputs; got {got}. Do they need more memory? See Ray's log."
+                f"lines {lines}: wanted outputs; got {got}. Do they "
+                "need more memory? See Ray's log."
             )
 
 
 def _in_order(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, list[Output]]]:
-    """The lines of all chunks with their outputs, in order; the error of the first line that has one."""
+    """The lines of all chunks with their outputs, in order;
+    the error of the first line that has one.
+    """
     waiting = dict[int, tuple[str, str]]()
     following = 1
     for row in rows:
@@ -206,7 +214,8 @@ def _decoded_error(table: dict[str, Any]) -> RegardError:
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Ray, connected: to the cluster of this process, of $RAY_ADDRESS or of this machine, else to one that is started.
+    """Ray, connected: to the cluster of this process, of $RAY_ADDRESS or of this machine,
+    else to one that is started.
 
     What was connected or started here ends here.
     """

@@ -20,7 +20,9 @@ CHUNK = 1024  # lines at once: enough to batch those of similar length
 def score_lines(
     predictor: "Predictor", examples: Iterable[tuple[Any, ...]], batch_tokens: int | None = None
 ) -> Iterator[SequenceScore]:
-    """Scores of (source, target) pairs, or of (text,) for a language model, in order and in chunks of lines."""
+    """Scores of (source, target) pairs, or of (text,) for a language model,
+    in order and in chunks of lines.
+    """
     examples = iter(examples)
     while chunk := list(islice(examples, CHUNK)):
         columns = list(zip(*chunk, strict=True))
@@ -31,9 +33,11 @@ def score_lines(
 def pairs(
     predictor: "Predictor", files: Sequence[Path], chosen: Sequence[str] = ()
 ) -> Iterator[tuple[Any, ...]]:
-    """Sources (several with tabs between them) and targets: of parallel files, of a table, or of the columns of stdin.
+    """Sources (several with tabs between them) and targets: of parallel files, of a table,
+    or of the columns of stdin.
 
-    The columns of stdin are separated by tabs. A language model has texts alone. `chosen` are columns of tables.
+    The columns of stdin are separated by tabs. A language model has texts alone. `chosen` are
+    columns of tables.
     """
     config = predictor.recipe.data
     vocabularies = (*predictor.sources, predictor.target)
@@ -56,7 +60,8 @@ def pairs(
         rows = parallel(files, columns=[[column] for column in columns])
     else:
         rows = map(_columns if len(names) > 1 else _only_column, lines("/dev/stdin"))
-    # What a cell of a table names is relative to it, and what a line names to the working directory.
+    # What a cell of a table names is relative to it,
+    # and what a line names to the working directory.
     in_table = len(files) == 1 and not tokens and is_table(files[0])
     stores = files_beside(config, files[0]) if in_table else None
     for number, row in enumerate(rows, start=1):

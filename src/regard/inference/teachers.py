@@ -1,4 +1,6 @@
-"""Load the teachers of knowledge distillation, and refuse those that do not predict what the student learns."""
+"""Load the teachers of knowledge distillation,
+and refuse those that do not predict what the student learns.
+"""
 
 from collections.abc import Iterator
 
