@@ -1,4 +1,6 @@
-"""Cells of drawings in a terminal: a weight as a block character or a colored ground, and names of bounded width."""
+"""Cells of drawings in a terminal: a weight as a block character or a colored ground,
+and names of bounded width.
+"""
 
 import os
 
@@ -7,7 +9,8 @@ from rich.cells import cell_len, set_cell_size
 from regard.core.sanitize import printable
 
 SHADES = " ·░▒▓█"
-# From dark violet to yellow with rising brightness, so that it also reads for the color-blind; xterm's 256 colors.
+# From dark violet to yellow with rising brightness, so that it also reads for the color-blind;
+# xterm's 256 colors.
 COLORS = (16, 53, 54, 60, 24, 30, 36, 71, 112, 184, 226)
 # The same in 24 bits.
 RAMP = (
@@ -22,7 +25,9 @@ LIGHT = 6  # the first color on which text is black
 
 
 def cell_text(weight: float, width: int, color: bool, numbers: bool = False) -> str:
-    """A weight as a block of this width: in hundredths, shaded, or on a colored ground; NaN as question marks."""
+    """A weight as a block of this width: in hundredths, shaded, or on a colored ground;
+    NaN as question marks.
+    """
     if weight != weight:
         return "?" * width
     number = ""

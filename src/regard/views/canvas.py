@@ -50,7 +50,10 @@ class Canvas(ABC):
 
     @abstractmethod
     def image(self, at: Point, size: Point, image: Any, *, shared: bool = False) -> None:
-        """A Pillow image: RGB, or LA drawn over what is there. A `shared` one may be drawn again and is stored once."""
+        """A Pillow image: RGB, or LA drawn over what is there.
+
+        A `shared` one may be drawn again and is stored once.
+        """
 
     @abstractmethod
     def content(self) -> bytes: ...
@@ -72,7 +75,8 @@ class SvgCanvas(Canvas):
             role = ' role="img"'
             name = f"\n<title>{escaped(title)}</title>"
         self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size}{role} font-family="sans-serif" font-size="{SIZE}">{name}',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size}{role} font-family="sans-serif" '
+            f'font-size="{SIZE}">{name}',
             '<rect width="100%" height="100%" fill="#ffffff"/>',
         ]
         self._shared: dict[int, str] = {}
@@ -93,7 +97,8 @@ class SvgCanvas(Canvas):
         path = " ".join(f"{x:.5g},{y:.5g}" for x, y in points)
         self._add(
             "polyline",
-            f'points="{path}" fill="none" stroke="{fill}" stroke-width="{width:.3g}"{_dashed(dash)}',
+            f'points="{path}" fill="none" stroke="{fill}" '
+            f'stroke-width="{width:.3g}"{_dashed(dash)}',
         )
 
     def circle(self, at: Point, radius: float | int, fill: str, *, tooltip: str = "") -> None:

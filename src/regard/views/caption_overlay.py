@@ -1,7 +1,9 @@
-"""A caption's attention on its image: a copy of the image for each word, darkened where the word attends little.
+"""A caption's attention on its image: a copy of the image for each word,
+darkened where the word attends little.
 
-As PNG, as SVG, and as a figure of an HTML page. File names and captions are untrusted text and are escaped. The page is
-self-contained and has no script; its content security policy forbids both scripts and requests.
+As PNG, as SVG, and as a figure of an HTML page. File names and captions are untrusted text and are
+escaped. The page is self-contained and has no script; its content security policy forbids both
+scripts and requests.
 """
 
 from collections.abc import Sequence
@@ -96,13 +98,15 @@ def draw(overlay: Overlay, ending: str) -> bytes:
 def figure(overlay: Overlay) -> str:
     """The image with its caption as an HTML figure, for a page that begins with PAGE."""
     words = [
-        f'<span class="word" tabindex="0">{escaped(word)}<img alt="" src="{data_uri(shade)}"></span>'
+        f'<span class="word" tabindex="0">{escaped(word)}<img alt="" '
+        f'src="{data_uri(shade)}"></span>'
         for word, shade in zip(
             overlay.words, _shades(overlay, _within(overlay.size, COARSE)), strict=True
         )
     ]
     return (
-        f'<figure>\n<img alt="" src="{data_uri(pillow().fromarray(overlay.pixels))}">\n<figcaption>\n'
+        '<figure>\n<img alt="" '
+        f'src="{data_uri(pillow().fromarray(overlay.pixels))}">\n<figcaption>\n'
         + "\n".join(words)
         + f"\n<small>{escaped(overlay.name)}</small>\n</figcaption>\n</figure>\n"
     )

@@ -32,11 +32,11 @@ COLORS = (
     "#000000",
 )
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-# From white to dark blue in steps about equal to the eye, with falling brightness, so that it also reads in gray and
-# for the color-blind; as in page/colours.js.
+# From white to dark blue in steps about equal to the eye, with falling brightness,
+# so that it also reads in gray and for the color-blind; as in page/colours.js.
 STOPS = (
-    "fffef8 faf7e1 f6efca f2e8b3 e9dd9d d1c58a b9ae78 a8a075 989375 888674 777973 686b71 555d6d 3f4e65 2a3f5e 153056"
-    " 00224e"
+    "fffef8 faf7e1 f6efca f2e8b3 e9dd9d d1c58a b9ae78 a8a075 989375 888674 777973 686b71 555d6d "
+    "3f4e65 2a3f5e 153056 00224e"
 )
 RAMP = tuple(tuple(bytes.fromhex(stop)) for stop in STOPS.split())
 LIGHT = 0.64  # letters on a darker cell are white
@@ -141,7 +141,9 @@ def heat_map(
     weights: Sequence[Sequence[float]],
     canvas_type: type[Canvas] = SvgCanvas,
 ) -> Canvas:
-    """A cell for each weight, with its percentage; the darker the larger, relative to the largest."""
+    """A cell for each weight, with its percentage; the darker the larger,
+    relative to the largest.
+    """
     rows, keys = ([shortened(name, LETTERS) for name in names] for names in (rows, keys))
     most = max((weight for row in weights for weight in row), default=0.0)
     left = EDGE + text_width(rows) + 6
@@ -194,7 +196,9 @@ def below(title: str, drawings: Sequence[SvgCanvas]) -> SvgCanvas:
 
 
 def number_range(numbers: Sequence[float], margin: float = 0.05) -> tuple[float, float]:
-    """The least and the largest finite number, with a margin on both sides; never an empty range."""
+    """The least and the largest finite number, with a margin on both sides;
+    never an empty range.
+    """
     finite = [number for number in numbers if isfinite(number)] or [0.0]
     low = min(finite)
     high = max(finite)

@@ -1,6 +1,7 @@
 """A look written to a file: JSON, HTML, or a drawing as SVG or PNG.
 
-Drawings are a heat map, all heads, lines between words, a copy of the image for each word, or a series over time.
+Drawings are a heat map, all heads, lines between words, a copy of the image for each word, or a
+series over time.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,12 +75,14 @@ def write_look(look: Look, path: Path, *, view: str | None = None, map: str | No
 def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | None = None) -> None:
     """Write a drawing to a file; its ending, .svg or .png, is the format.
 
-    view   one of `VIEWS`: "heat", "heads", "lines", "image", "series". By default "image" for attention to an image,
-           "series" for attention over time, else "heat"
-    map    the name of one of the look's maps. By default the last cross-attention, or else the last map
+    view   one of `VIEWS`: "heat", "heads", "lines", "image", "series". By default "image" for
+           attention to an image, "series" for attention over time, else "heat"
+    map    the name of one of the look's maps. By default the last cross-attention, or else the last
+           map
 
-    Heads chosen in `regard.look`, or all, are averaged; "heads" shows those of every map. At most 64 rows and 64 keys
-    are drawn, and the title says how many were left out; "series" draws all, the largest weight of each span of time.
+    Heads chosen in `regard.look`, or all, are averaged; "heads" shows those of every map. At most
+    64 rows and 64 keys are drawn, and the title says how many were left out; "series" draws all,
+    the largest weight of each span of time.
     """
     path = Path(path)
     if path.suffix not in CANVASES:
@@ -208,7 +211,9 @@ OF_SOURCES = {
 def _first_weights(
     look: Look, of: AttentionMap, most_keys: int = MOST
 ) -> tuple[Float[Tensor, "R M"], list[str], list[str], str]:
-    """The first rows and keys of the mean over heads, their names, and a note on how many more there are."""
+    """The first rows and keys of the mean over heads, their names,
+    and a note on how many more there are.
+    """
     row_index = of.shown_rows
     rows, keys = look.names(of)
     weights = of.weights(row_index[:MOST]).mean(0).cpu().nan_to_num(0.0)[:, :most_keys]

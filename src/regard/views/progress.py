@@ -1,4 +1,6 @@
-"""Progress on stderr: a status line that is renewed on a terminal or in a notebook, plain lines in files and pipes."""
+"""Progress on stderr: a status line that is renewed on a terminal or in a notebook,
+plain lines in files and pipes.
+"""
 
 import os
 import sys
@@ -31,7 +33,9 @@ class TextStream(Protocol):
 
 
 class Status(NamedTuple):
-    """What a status line shows: a text and, where it is known, how much of the work is done, from 0 to 1."""
+    """What a status line shows: a text and, where it is known, how much of the work is done,
+    from 0 to 1.
+    """
 
     text: str
     done: float | None = None
@@ -57,7 +61,8 @@ def _in_notebook() -> bool:
 
 
 class StatusLine:
-    """A line that a thread renews, below all lines printed meanwhile, until it is closed, which waits for the thread.
+    """A line that a thread renews, below all lines printed meanwhile, until it is closed,
+    which waits for the thread.
 
     `status` is called by the thread. With `keep`, the last status stays when the line is closed.
     """
@@ -92,7 +97,9 @@ _open_lines: list[StatusLine] = []
 
 
 def close_status_lines() -> None:
-    """Close those that an exception left open: the generators that would close them live as long as its traceback."""
+    """Close those that an exception left open:
+    the generators that would close them live as long as its traceback.
+    """
     for line in _open_lines:
         line.close()
 
@@ -180,7 +187,9 @@ class _NotebookLine:
 
 
 class _Unbreakable:
-    """A text stream whose writes are dropped once it is closed or broken: work goes on without it."""
+    """A text stream whose writes are dropped once it is closed or broken:
+    work goes on without it.
+    """
 
     def __init__(self, stream: TextStream) -> None:
         self.stream: TextStream | None = stream
@@ -203,7 +212,9 @@ class _Unbreakable:
 
 
 class TrainingProgress:
-    """An event handler that shows the events of a run, until the stream is closed; None is closed from the start."""
+    """An event handler that shows the events of a run, until the stream is closed;
+    None is closed from the start.
+    """
 
     def __init__(self, stream: TextStream | None) -> None:
         self.stream = stream
@@ -293,7 +304,9 @@ class TrainingProgress:
 
 @contextmanager
 def live_training_progress(on_event: EventHandler, *, shown: bool) -> Iterator[EventHandler]:
-    """An event handler that calls `on_event`, and shows the events on a terminal or in a notebook, if so wanted."""
+    """An event handler that calls `on_event`, and shows the events on a terminal or in a notebook,
+    if so wanted.
+    """
     if not shown or not is_live(sys.stderr):
         yield on_event
         return
@@ -322,9 +335,11 @@ def status_line(status: Callable[[], Status], *, shown: bool = True) -> Iterator
 def tracked(
     items: Iterable[Item], what: str, *, shown: bool = True, printing: bool = False
 ) -> Iterator[Item]:
-    """The items, counted in a status line while they are taken: "what 1,234   56 a second   0:00:22".
+    """The items, counted in a status line while they are taken:
+    "what 1,234   56 a second   0:00:22".
 
-    With `printing`, of items whose results are printed one by one, nothing is shown where stdout is a terminal too.
+    With `printing`, of items whose results are printed one by one, nothing is shown where stdout is
+    a terminal too.
     """
     began = time.perf_counter()
     count = 0
@@ -332,7 +347,8 @@ def tracked(
     def status() -> Status:
         seconds = time.perf_counter() - began
         return Status(
-            f"{what} {count:,}   {count / seconds:,.1f} a second   {timedelta(seconds=int(seconds))}"
+            f"{what} {count:,}   {count / seconds:,.1f} a second   "
+            f"{timedelta(seconds=int(seconds))}"
         )
 
     with status_line(status, shown=shown and not (printing and sys.stdout.isatty())):

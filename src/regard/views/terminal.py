@@ -85,7 +85,9 @@ def look_text(
 
 
 def main_map(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
-    """The last cross-attention, to each source; or else the last pool, self-attention or grid; or nothing."""
+    """The last cross-attention, to each source; or else the last pool, self-attention or grid;
+    or nothing.
+    """
     for kind in ("cross", "pool", "self", "grid"):
         of_kind = [each for each in maps if each.kind == kind]
         if of_kind:
@@ -105,10 +107,11 @@ def heat_map(
     color: bool = False,
     numbers: bool = False,
 ) -> str:
-    """A line per row and a cell per column: the larger the weight, the denser, or in color the brighter.
+    """A line per row and a cell per column: the larger the weight, the denser,
+    or in color the brighter.
 
-    Each line ends with the largest weight and its column. With `numbers`, cells show weights in hundredths. Columns
-    that do not fit into `width` characters follow in further panels below.
+    Each line ends with the largest weight and its column. With `numbers`, cells show weights in
+    hundredths. Columns that do not fit into `width` characters follow in further panels below.
     """
     rows = [plain_name(name) for name in rows]
     columns = [plain_name(name) for name in columns]
@@ -141,7 +144,9 @@ def heat_map(
 
 
 def _panels(cells: Sequence[int], width: int) -> list[list[int]]:
-    """The columns in groups whose cells, with a space after each, fit into a width; at least one in each."""
+    """The columns in groups whose cells, with a space after each, fit into a width;
+    at least one in each.
+    """
     panels: list[list[int]] = [[]]
     for column, size in enumerate(cells):
         if panels[-1] and sum(cells[x] + 1 for x in panels[-1]) + size + 1 > width:
@@ -158,7 +163,9 @@ def grid_maps(
     width: int = 80,
     color: bool = False,
 ) -> str:
-    """The weights of each row over an image's regions, as small grids side by side, each relative to its largest."""
+    """The weights of each row over an image's regions, as small grids side by side,
+    each relative to its largest.
+    """
     high, wide = grid
     if weights.shape != (len(rows), high * wide):
         wanted = f"a weight for each of {len(rows)} × {high} × {wide}"
