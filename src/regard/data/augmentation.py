@@ -57,8 +57,9 @@ def _crop(images: Tensor, draws: Float[Tensor, "B 4"]) -> Tensor:
 def _jitter_color(images: Tensor, draws: Float[Tensor, "B 3"]) -> Tensor:
     """One color matrix and one shift for each image; values are clamped to [-1, 1].
 
-    Brightness b scales v in [0, 1], contrast c its distance from the mean gray, saturation s the distance of each
-    pixel from its own gray: v ← M v + (1 - c) b mean with M = b c (s + (1 - s) gray).
+    Brightness b scales v in [0, 1], contrast c its distance from the mean gray, saturation s the
+    distance of each pixel from its own gray: v ← M v + (1 - c) b mean with M = b c (s + (1 - s)
+    gray).
     """
     factors = (1 + JITTER * (2 * draws - 1))[:, :, None, None]  # (B, 3, 1, 1)
     brightness, contrast, saturation = factors.unbind(1)  # (B, 1, 1) each

@@ -1,8 +1,10 @@
-"""Batches of examples of similar (or mixed) lengths, in an order that is a function of seed and epoch alone.
+"""Batches of examples of similar (or mixed) lengths,
+in an order that is a function of seed and epoch alone.
 
 An epoch's order is a permutation that is computed, not stored: a Feistel network with cycle walking
-(https://doi.org/10.1007/3-540-45760-7_9). It is taken in pools; a pool is sorted by length, unless lengths are mixed,
-cut into batches, and these are shuffled. So memory does not grow with the corpus, and training resumes at any batch.
+(https://doi.org/10.1007/3-540-45760-7_9). It is taken in pools; a pool is sorted by length, unless
+lengths are mixed, cut into batches, and these are shuffled. So memory does not grow with the
+corpus, and training resumes at any batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,12 +97,14 @@ def batches(
     capacity: "PackedCapacity | None" = None,
     mixed: bool = False,
 ) -> Iterator[Batch]:
-    """An epoch, each example once, in batches of at most `budget` tokens: rows times the longest source or target.
+    """An epoch, each example once, in batches of at most `budget` tokens:
+    rows times the longest source or target.
 
     budget      an example longer than this is a batch of its own
     start       number of batches to skip, to resume an epoch
     together    batches of an update, which `rank_share` divides among the `world` ranks
-    augment     random changes of images, on the `device`: a function of seed, epoch and the example's index
+    augment     random changes of images, on the `device`: a function of seed, epoch and the
+                example's index
     capacity    pack sequences into batches of this capacity instead, in the epoch's order
     mixed       pad examples in the epoch's order instead of sorting them by length
     """
@@ -174,11 +178,12 @@ class PackedCapacity:
 def rank_share(
     planned: Iterator[Indices], *, rank: int, world: int, together: int
 ) -> Iterator[tuple[Indices, int, bool]]:
-    """The batches of one rank: rows, how many batches of the plan they complete, and whether the rows are borrowed.
+    """The batches of one rank: rows, how many batches of the plan they complete,
+    and whether the rows are borrowed.
 
-    Of each `together` batches, a multiple of `world` is distributed whole; the rest is divided row by row. So all ranks
-    together see each example once, as one process would, and take the same number of batches of similar lengths. A
-    rank that would have no row borrows one.
+    Of each `together` batches, a multiple of `world` is distributed whole; the rest is divided row
+    by row. So all ranks together see each example once, as one process would, and take the same
+    number of batches of similar lengths. A rank that would have no row borrows one.
     """
     while group := list(islice(planned, together)):
         undivided = len(group) // world * world
@@ -213,10 +218,11 @@ def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
 def stateful_batches(
     corpus: Corpus, *, rows: int, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Batch]:
-    """Running text in `rows` parallel streams, each continued in the next batch: for a recurrent state carried over.
+    """Running text in `rows` parallel streams, each continued in the next batch:
+    for a recurrent state carried over.
 
-    Streams are of one length, so up to rows - 1 tokens at the end of the text are dropped. Stream i is for rank
-    i % world.
+    Streams are of one length, so up to rows - 1 tokens at the end of the text are dropped. Stream i
+    is for rank i % world.
     """
     text = corpus.target
     assert isinstance(text, RunningTextColumn)
@@ -254,7 +260,9 @@ def _feistel(values: NDArray[np.uint64], bits: int, key: tuple[int, ...]) -> NDA
 
 
 def uniform_draws(rows: Indices, count: int, key: tuple[int, ...]) -> NDArray[np.float64]:
-    """Random numbers in [0, 1) for each example (B, count), independent of the other examples of the batch."""
+    """Random numbers in [0, 1) for each example (B,
+    count), independent of the other examples of the batch.
+    """
     counters = (rows[:, None] * count + np.arange(count)).astype(np.uint64)
     return (_splitmix(_splitmix(counters) + np.uint64(_hash_key(key))) >> np.uint64(11)) / 2**53
 
@@ -311,13 +319,16 @@ def _pools(size: int) -> Iterator[Indices]:
 
 
 def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Iterator[Indices]:
-    """Examples by length, or in the pool's order if mixed, in the largest batches that the budget allows."""
+    """Examples by length, or in the pool's order if mixed,
+    in the largest batches that the budget allows.
+    """
     sources = corpus.source_lengths(pool)
     targets = corpus.target.lengths(pool)
     longest = np.maximum(sources, targets)
     more = sources - targets
-    # By the longer side, then by the difference of the sides, alternately rising and falling, so that a batch that
-    # spans two lengths has no jump. The sort is stable: ties stay in the pool's order.
+    # By the longer side, then by the difference of the sides, alternately rising and falling, so
+    # that a batch that spans two lengths has no jump. The sort is stable: ties stay in the pool's
+    # order.
     order = np.arange(len(pool))
     if not mixed:
         alternating = np.where(longest % 2, more, -more)

@@ -1,9 +1,10 @@
 """Lists of images and captions, in the formats of the published datasets.
 
-- `.json` of Karpathy's splits: images with `filename`, `split` and `sentences`; one file for all splits.
+- `.json` of Karpathy's splits: images with `filename`, `split` and `sentences`; one file for all
+  splits.
 - `.json` of COCO: `images` and `annotations`; one file per split.
-- `.token` or `.token.txt`, as with Flickr8k: a line `name.jpg#0<TAB>caption` for each caption; beside it a file of the
-  names that belong to the split.
+- `.token` or `.token.txt`, as with Flickr8k: a line `name.jpg#0<TAB>caption` for each caption;
+  beside it a file of the names that belong to the split.
 
 White space in a caption becomes single spaces. The captions of an image are adjacent.
 """
@@ -56,7 +57,9 @@ def _used(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Entry:
-    """An object of a JSON file with typed access to its keys; errors name the object and the key."""
+    """An object of a JSON file with typed access to its keys;
+    errors name the object and the key.
+    """
 
     def __init__(self, path: str, where: str, content: Any, errors: Errors) -> None:
         self.path = path

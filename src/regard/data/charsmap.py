@@ -1,4 +1,6 @@
-"""Compiled rules of normalization, as SentencePiece writes them and `tokenizers` reads them, checked."""
+"""Compiled rules of normalization, as SentencePiece writes them and `tokenizers` reads them,
+checked.
+"""
 
 import base64
 import json
@@ -8,10 +10,12 @@ import numpy as np
 
 
 def check_charsmap(content: bytes) -> None:
-    """ValueError unless compiled rules are sound: `tokenizers` reads them without looking where it reads.
+    """ValueError unless compiled rules are sound:
+    `tokenizers` reads them without looking where it reads.
 
-    The size of a double-array trie (https://doi.org/10.1109/32.31365), its units, and texts that end with a zero byte.
-    A unit of the trie leads to a block of 256 units; a leaf holds the position of a text.
+    The size of a double-array trie (https://doi.org/10.1109/32.31365), its units, and texts that
+    end with a zero byte. A unit of the trie leads to a block of 256 units; a leaf holds the
+    position of a text.
     """
     size = int.from_bytes(content[:4], "little")
     if size % 4 or size == 0 or size > len(content) - 4:
@@ -30,7 +34,9 @@ def check_charsmap(content: bytes) -> None:
 
 
 def rule(content: bytes, key: str) -> str | None:
-    """The text that compiled rules put in the place of a key; None where they have no rule for it."""
+    """The text that compiled rules put in the place of a key;
+    None where they have no rule for it.
+    """
     size = int.from_bytes(content[:4], "little")
     units = np.frombuffer(content, "<u4", size // 4, 4)
     texts = content[4 + size :]
@@ -49,7 +55,9 @@ def rule(content: bytes, key: str) -> str | None:
 
 
 def check_normalizer(normalizer: Any) -> None:
-    """ValueError unless the compiled rules in a normalizer of `tokenizers`, or in one of its parts, are sound."""
+    """ValueError unless the compiled rules in a normalizer of `tokenizers`, or in one of its parts,
+    are sound.
+    """
     pending = []
     if normalizer is not None:
         pending = [json.loads(normalizer.__getstate__())]

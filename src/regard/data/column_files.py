@@ -1,4 +1,6 @@
-"""Columns of a corpus in files: writers of .npy files in chunks, and columns memory-mapped from them."""
+"""Columns of a corpus in files: writers of .npy files in chunks,
+and columns memory-mapped from them.
+"""
 
 import os
 from abc import ABC, abstractmethod
@@ -99,7 +101,8 @@ class VectorWriter(ColumnWriter):
         self.vectors = self.array("vectors", np.float32, (dimension,))
         self.ends = self.array("ends", np.int64)
         self.begins: GrowingArray | None = None
-        # Where each array starts of which windows are written; the array is kept, so that its id stays its own.
+        # Where each array starts of which windows are written; the array is kept,
+        # so that its id stays its own.
         self.written: dict[int, tuple[int, Any]] = {}
 
     def add(self, rows: Sequence[Any]) -> None:

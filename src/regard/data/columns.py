@@ -74,7 +74,10 @@ class TextColumn(Column):
 
 @dataclass(frozen=True)
 class RunningTextColumn(Column):
-    """One long text in contexts. Each begins with the last token of the one before, so each token is predicted once."""
+    """One long text in contexts.
+
+    Each begins with the last token of the one before, so each token is predicted once.
+    """
 
     ids: Ids
     context_length: int
@@ -143,7 +146,10 @@ class ImageColumn(Column):
 
 @dataclass(frozen=True)
 class FeatureColumn(Column):
-    """Features of images. They count as their images in a batch's size, so that batches are the same."""
+    """Features of images.
+
+    They count as their images in a batch's size, so that batches are the same.
+    """
 
     images: ImageColumn
     grids: NDArray[np.float16]  # (P, y, x, C)

@@ -1,4 +1,6 @@
-"""The table [data] of a recipe and its fields [data.source] (or several [[data.sources]]) and [data.target]."""
+"""The table [data] of a recipe and its fields [data.source] (or several [[data.sources]])
+and [data.target].
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,18 +29,20 @@ DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user
 class DataConfig(Config):
     """The table [data] of a recipe.
 
-    Files are one table, whose columns the fields name, or text with an example per line: one file for the target
-    alone, two (source, then target) for pairs, one more for each further source. hf:NAME:SPLIT, a Hugging Face dataset,
-    is a table too. Words with tags may also be in files with a token a line (`conll`). Captioned images may also be
-    listed in the formats of `caption_datasets`, without columns; images or arrays with labels may be a folder or a .zip
+    Files are one table, whose columns the fields name, or text with an example per line: one file
+    for the target alone, two (source, then target) for pairs, one more for each further source.
+    hf:NAME:SPLIT, a Hugging Face dataset, is a table too. Words with tags may also be in files with
+    a token a line (`conll`). Captioned images may also be listed in the formats of
+    `caption_datasets`, without columns; images or arrays with labels may be a folder or a .zip
     file, with a folder of them for each class.
     """
 
     train: str | tuple[str, ...] | None = doc(None, "training files")
     valid: str | tuple[str, ...] | Probability | None = doc(
         None,
-        "validation files, for early stopping and choosing a checkpoint; or the share of the training examples, as "
-        "0.05, that is held out: examples of the same source are held out together",
+        "validation files, for early stopping and choosing a checkpoint; or the share "
+        "of the training examples, as 0.05, that is held out: examples of the same "
+        "source are held out together",
     )
     test: str | tuple[str, ...] | Probability | None = doc(
         None, "test files, for reports; or a share, as of valid"
@@ -48,8 +52,8 @@ class DataConfig(Config):
     )
     files_from: str | None = doc(
         None,
-        "folder or .zip file of the arrays (.npy, .npz) that cells of vectors name; by default the folder of their "
-        "table",
+        "folder or .zip file of the arrays (.npy, .npz) that cells of vectors name; by default "
+        "the folder of their table",
     )
     series: SeriesConfig | None = doc(
         None, "windows of long series in a table, whose continuation is the target; left out: none"
@@ -57,9 +61,9 @@ class DataConfig(Config):
     synthetic: Annotated[str, TASKS] | None = doc(None, "generated task, without any files")
     format: Literal["conll"] | None = doc(
         None,
-        "conll: files with a token a line and blank lines between sentences; by default those named .conll, .conllu, "
-        ".iob, .iob2 or .bio. Columns are numbers, or names of CoNLL-U; by default words are the first or FORM, and "
-        "tags the last or UPOS",
+        "conll: files with a token a line and blank lines between sentences; by default those "
+        "named .conll, .conllu, .iob, .iob2 or .bio. Columns are numbers, or names of CoNLL-U; by "
+        "default words are the first or FORM, and tags the last or UPOS",
     )
     reader: Annotated[str, DATA_SOURCES] | None = doc(
         None, "registered data source that reads the files; by default chosen by their names"
@@ -70,18 +74,20 @@ class DataConfig(Config):
     )
     join_sources: bool = doc(
         False,
-        "read the texts of all sources as one sequence, with one encoder and one vocabulary: pairs of texts, to one "
-        "label or number. Each text ends with its end token, or as the pretrained tokenizer separates them",
+        "read the texts of all sources as one sequence, with one encoder and one vocabulary: "
+        "pairs of texts, to one label or number. Each text ends with its end token, or as the "
+        "pretrained tokenizer separates them",
     )
     target: Field = doc(make_field(), "what the decoder writes, or the label to predict")
     shared_vocab: bool | None = doc(
         None,
-        "one vocabulary for all texts, sources and target; by default where they are tokenized alike",
+        "one vocabulary for all texts, sources and target; by default "
+        "where they are tokenized alike",
     )
     context_length: Count | None = doc(
         None,
-        "language models: split running text, with its line breaks, into contexts of this many tokens; by default "
-        "each line is a text of its own",
+        "language models: split running text, with its line breaks, into contexts of this many "
+        "tokens; by default each line is a text of its own",
     )
     encoding_errors: Errors = doc(
         "strict", "bytes that are not UTF-8: refuse them, or replace them by U+FFFD"
@@ -104,7 +110,9 @@ class DataConfig(Config):
         return (given,) if isinstance(given, str) else given
 
     def files_key(self, split: Split) -> Split:
-        """The key that names the files of a split: "train" where it is a part of the training files."""
+        """The key that names the files of a split:
+        "train" where it is a part of the training files.
+        """
         if split in self.shares:
             return "train"
         parts = () if self.series is None else self.series.split_parts
@@ -154,7 +162,8 @@ class DataConfig(Config):
         return [field.column for field in self.fields.values() if field.column is not None]
 
     def table_columns(self, given: Sequence[str] = (), *, inputs: bool = False) -> list[str]:
-        """The columns to read of a table of such examples: those given, the configured ones, or else the first.
+        """The columns to read of a table of such examples: those given, the configured ones,
+        or else the first.
 
         `inputs` leaves out the target, which a language model has alone.
         """
@@ -176,7 +185,8 @@ class DataConfig(Config):
         return [str(i) for i in range(1, len(names) + 1)]
 
     def with_files(self, files: Sequence[str], columns: Sequence[str] = ()) -> "DataConfig":
-        """The same kind of data in other files, as the split "train": one table, or a file for each field.
+        """The same kind of data in other files, as the split "train": one table,
+        or a file for each field.
 
         Its columns are those of `table_columns`. No example is left out for its length.
         """
@@ -215,7 +225,9 @@ class DataConfig(Config):
             ) from None
 
     def _with_series(self, files: Sequence[str], columns: Sequence[str]) -> "DataConfig":
-        """The same kind of series in another table, all of whose windows are of the split "train"."""
+        """The same kind of series in another table,
+        all of whose windows are of the split "train".
+        """
         if len(files) != 1 or not text.is_table(files[0]):
             got = ", ".join(files)
             raise InvalidArgument(
@@ -235,7 +247,9 @@ class DataConfig(Config):
         return replace(self, series=series, synthetic=None, seed=0, **splits)
 
     def is_token_file(self, file: str | Path) -> bool:
-        """Whether such data in this file have a token a line, by `format` or by the name of the file."""
+        """Whether such data in this file have a token a line,
+        by `format` or by the name of the file.
+        """
         if not self.has_token_lists:
             return False
         if self.format is None or huggingface_datasets.is_dataset(str(file)):
@@ -245,7 +259,8 @@ class DataConfig(Config):
     def token_columns(
         self, file: str | Path, given: Sequence[str] = (), *, inputs: bool = False
     ) -> list[str]:
-        """The columns to read of a file with a token a line: those given, or the configured ones of such a file.
+        """The columns to read of a file with a token a line: those given,
+        or the configured ones of such a file.
 
         `inputs` leaves out that of the target.
         """
@@ -284,7 +299,9 @@ class DataConfig(Config):
         return pairs and not self.columns and text.form(files[0]) in caption_datasets.FORMS
 
     def is_class_folder(self, files: Sequence[str]) -> bool:
-        """Whether these files are one folder or .zip file, in which files are in a folder of their class."""
+        """Whether these files are one folder or .zip file,
+        in which files are in a folder of their class.
+        """
         sources = self.source_fields
         is_labeled = self.target.names_folders and len(sources) == 1
         if not is_labeled or self.synthetic is not None or sources[0].stored is None:
@@ -307,14 +324,18 @@ class DataConfig(Config):
 
     @property
     def bounds_outputs(self) -> bool:
-        """Whether a source bounds the length of its output, unless decode.max_length_ratio says so."""
+        """Whether a source bounds the length of its output,
+        unless decode.max_length_ratio says so.
+        """
         return bool(self.source_fields) and all(
             field.bounds_outputs for field in self.fields.values()
         )
 
     @property
     def is_tokenized_alike(self) -> bool:
-        """Whether the tokenizers of all texts have the same settings; true where there is one text or none."""
+        """Whether the tokenizers of all texts have the same settings;
+        true where there is one text or none.
+        """
         if self.target.tokenization is None:
             return True
         return {field.tokenization for field in self._tokenized_sources} <= {

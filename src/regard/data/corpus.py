@@ -1,4 +1,6 @@
-"""Prepared corpora: examples as arrays of ids on disk, made once per configuration and file content, memory-mapped."""
+"""Prepared corpora: examples as arrays of ids on disk,
+made once per configuration and file content, memory-mapped.
+"""
 
 import hashlib
 import json
@@ -37,7 +39,9 @@ PrepareProgress = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class Corpus:
-    """The examples of a split, as ids: texts with the special tokens of their vocabulary around them."""
+    """The examples of a split, as ids:
+    texts with the special tokens of their vocabulary around them.
+    """
 
     source: Column | None
     target: Column
@@ -46,13 +50,17 @@ class Corpus:
         return len(self.target)
 
     def source_lengths(self, indices: Indices) -> Indices:
-        """Lengths in tokens, of all sources together: 1 for a label, `image_token_cost` for an image."""
+        """Lengths in tokens, of all sources together: 1 for a label,
+        `image_token_cost` for an image.
+        """
         if self.source is None:
             return np.zeros(len(indices), dtype=np.int64)
         return self.source.lengths(indices)
 
     def row(self, i: int) -> tuple[Ids | int | tuple[Ids | int, ...] | None, Ids | int]:
-        """One example: its source (ids, a label or pixels; several as a tuple; or None) and its target."""
+        """One example: its source (ids, a label or pixels; several as a tuple; or None)
+        and its target.
+        """
         source = None if self.source is None else self.source.row(i)
         return source, self.target.row(i)
 
@@ -92,7 +100,9 @@ class Prepared:
 
     @property
     def source(self) -> VocabularyType | None:
-        """The vocabulary of the one source; None without a source, for images and for several sources."""
+        """The vocabulary of the one source; None without a source,
+        for images and for several sources.
+        """
         if len(self.sources) != 1:
             return None
         return self.sources[0]
@@ -115,12 +125,14 @@ def prepare(
     splits: Sequence[Split] | None = None,
     progress: PrepareProgress | None = None,
 ) -> Prepared:
-    """Learn vocabularies from the training split, or use those given (sources, target), and encode all examples.
+    """Learn vocabularies from the training split, or use those given (sources, target),
+    and encode all examples.
 
     With given vocabularies, only the files of these `splits` need to be there; by default all.
 
-    A target vocabulary of None beside given source vocabularies is learned. A corpus in this folder of the same
-    configuration and content is reused. A run that is killed leaves only a partial folder, which the next one removes.
+    A target vocabulary of None beside given source vocabularies is learned. A corpus in this folder
+    of the same configuration and content is reused. A run that is killed leaves only a partial
+    folder, which the next one removes.
     """
     progress = progress or (lambda stage, n: None)
     given = None
@@ -254,7 +266,9 @@ def _learn_target(config: DataConfig, column: int, progress: PrepareProgress) ->
 def _training_values(
     config: DataConfig, columns: Sequence[int], progress: PrepareProgress
 ) -> Iterator[Any]:
-    """The values of these columns of the training examples: the sources, and the target after them."""
+    """The values of these columns of the training examples: the sources,
+    and the target after them.
+    """
     fields = list(config.fields.values())
     firsts: dict[int, Any] = {}
     for number, example in enumerate(examples(config, "train"), start=1):
@@ -356,7 +370,9 @@ def _encode(
     split: Split,
     before: int,
 ) -> list[Any]:
-    """The encoded values of a column of some examples, of which the first has `before` examples before it."""
+    """The encoded values of a column of some examples,
+    of which the first has `before` examples before it.
+    """
     field = config.fields[name]
     try:
         return field.encode(vocabulary, [field.parse(cell) for cell in cells])
@@ -438,7 +454,9 @@ def _open(
 
 
 def as_running_text(target: VocabularyType, context_length: int | None) -> VocabularyType:
-    """The target vocabulary of data with this context_length: with one, the end token is a line break."""
+    """The target vocabulary of data with this context_length: with one,
+    the end token is a line break.
+    """
     if context_length is None:
         return target
     return target.for_running_text()

@@ -1,4 +1,6 @@
-"""Features of a frozen image backbone: computed once, stored in half precision, memory-mapped afterwards."""
+"""Features of a frozen image backbone: computed once, stored in half precision,
+memory-mapped afterwards.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -29,8 +31,8 @@ def features(
 ) -> FeatureColumn:
     """The features of all stored images. `by` is a hash of the backbone and its weights.
 
-    Existing features of the same images and backbone are reused. A run that is killed leaves only a temporary file,
-    which the next one removes.
+    Existing features of the same images and backbone are reused. A run that is killed leaves only a
+    temporary file, which the next one removes.
     """
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,9 @@ def _key(images: ImageColumn, by: str) -> str:
 def cache_features(
     data: Prepared, source: int, encoder: GridEncoder, folder: Path, progress: PrepareProgress
 ) -> Prepared:
-    """The training and validation data with features of a frozen backbone in place of the images of this source."""
+    """The training and validation data with features of a frozen backbone in place of the images
+    of this source.
+    """
     key = fingerprint(encoder.backbone)
     device = next(encoder.parameters()).device
 

@@ -1,4 +1,6 @@
-"""Fingerprints of a data configuration: a hash of its settings and of the content of its files, not of their paths."""
+"""Fingerprints of a data configuration: a hash of its settings and of the content of its files,
+not of their paths.
+"""
 
 import hashlib
 import json
@@ -22,7 +24,10 @@ Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each fi
 def fingerprints(
     config: DataConfig, progress: Callable[[str, int], None], splits: Sequence[Split]
 ) -> Files:
-    """The files of these splits with a hash of their content. `progress` is called with a stage and a count."""
+    """The files of these splits with a hash of their content.
+
+    `progress` is called with a stage and a count.
+    """
     if config.reader is not None:
         return {split: [_of_examples(config, split)] for split in splits}
     files = {}
@@ -63,7 +68,9 @@ def _of_archives(config: DataConfig) -> str | None:
 
 
 def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, ...]]:
-    """Size, modification time and inode of every file of these splits, to detect a change while it is read."""
+    """Size, modification time and inode of every file of these splits,
+    to detect a change while it is read.
+    """
     paths = {
         path
         for split in splits
@@ -76,7 +83,9 @@ def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, 
 
 
 def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] | None) -> str:
-    """A hash of the configuration, the files' content and the hashes of given vocabularies (None: learned)."""
+    """A hash of the configuration,
+    the files' content and the hashes of given vocabularies (None: learned).
+    """
     contents = {
         split: [(file["form"], file["sha256"], file.get("pictures")) for file in hashes]
         for split, hashes in files.items()
@@ -147,7 +156,8 @@ def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:
 def _of_named_files(
     config: DataConfig, split: Split, progress: Callable[[str, int], None]
 ) -> str | None:
-    """A hash of the content of all files that examples name, in the order of their first use in a split.
+    """A hash of the content of all files that examples name,
+    in the order of their first use in a split.
 
     None where there are none, of a field whose cells may hold their values themselves.
     """

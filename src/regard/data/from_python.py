@@ -1,6 +1,8 @@
-"""Examples from Python objects: written once to a .jsonl table named by its content, then read like any file.
+"""Examples from Python objects: written once to a .jsonl table named by its content,
+then read like any file.
 
-So preparing, resuming and evaluating do not depend on where the examples came from, and none are held in memory.
+So preparing, resuming and evaluating do not depend on where the examples came from, and none are
+held in memory.
 """
 
 import hashlib
@@ -141,7 +143,10 @@ def _write(
 
 
 def _publish(temporary: Path, path: Path, digest: str) -> None:
-    """Give a file its name, which says its content. An equal file that has it stays: others may be reading it."""
+    """Give a file its name, which says its content.
+
+    An equal file that has it stays: others may be reading it.
+    """
     if path.exists():
         with path.open("rb") as file:
             is_equal = hashlib.file_digest(file, "sha256").hexdigest() == digest

@@ -2,8 +2,9 @@
 
     hf:NAME:SPLIT  or  hf:NAME:CONFIGURATION:SPLIT
 
-NAME is owner/name, with @REVISION after it to pin one, or the path of a folder; SPLIT is what the package `datasets`
-understands, as in train[:1000]. A column inside a column is named with a dot: translation.de.
+NAME is owner/name, with @REVISION after it to pin one, or the path of a folder; SPLIT is what the
+package `datasets` understands, as in train[:1000]. A column inside a column is named with a dot:
+translation.de.
 """
 
 import hashlib

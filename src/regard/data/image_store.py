@@ -1,7 +1,8 @@
-"""Stores of the files that examples name, such as images: a folder, or a zip file that is read in place.
+"""Stores of the files that examples name, such as images: a folder,
+or a zip file that is read in place.
 
-An image listed as name.jpg may be stored as name.webp or photos/name.webp: it is searched by its listed path, then by
-its file name, then by its file name with another extension of its kind.
+An image listed as name.jpg may be stored as name.webp or photos/name.webp: it is searched by its
+listed path, then by its file name, then by its file name with another extension of its kind.
 """
 
 import os
@@ -162,7 +163,9 @@ FileStore = FolderStore | ZipStore
 
 
 def find_files(paths: Iterable[str | Path], kind: FileKind = IMAGES) -> Iterator[Path | Member]:
-    """Files as given; of folders and zip files, all entries with an ending of this kind, sorted by name."""
+    """Files as given; of folders and zip files, all entries with an ending of this kind,
+    sorted by name.
+    """
     for path in map(Path, paths):
         found: Sequence[Path | Member] = [path]
         if os.path.isdir(path):  # unlike Path.is_dir, it never raises

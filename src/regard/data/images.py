@@ -1,12 +1,13 @@
 """Reading, resizing and normalizing images, alike for training and prediction.
 
-The format is recognized by the content, not by the name. EXIF orientation is applied and the image converted to RGB:
-transparent pixels over white, 16 bits scaled to 8, the first frame of an animation. It is resized to a square without
-cropping; with `crop_from`, to a larger square whose center is cropped. An image of more than `LARGE` pixels is first
-reduced by a whole factor.
+The format is recognized by the content, not by the name. EXIF orientation is applied and the image
+converted to RGB: transparent pixels over white, 16 bits scaled to 8, the first frame of an
+animation. It is resized to a square without cropping; with `crop_from`, to a larger square whose
+center is cropped. An image of more than `LARGE` pixels is first reduced by a whole factor.
 
-Large images are converted in bands, so that they are in memory once as their files have them and once as what they
-become, and few are decoded at once: together they have at most `AT_ONCE` pixels, unless one alone has more.
+Large images are converted in bands, so that they are in memory once as their files have them and
+once as what they become, and few are decoded at once: together they have at most `AT_ONCE` pixels,
+unless one alone has more.
 """
 
 import os
@@ -87,7 +88,9 @@ def load_image(
 def normalize(
     batch: NDArray[np.uint8], mean: Sequence[float] = HALVES, std: Sequence[float] = HALVES
 ) -> torch.Tensor:
-    """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats, (x / 255 - mean) / std; by default in [-1, 1]."""
+    """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats, (x / 255 - mean) / std;
+    by default in [-1, 1].
+    """
     channels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2))).to(torch.float32)
     if tuple(mean) == tuple(std) == HALVES:
         return channels.div_(127.5).sub_(1.0)
@@ -128,7 +131,10 @@ def decode_image(
     resize: ResizeFilter = "bicubic",
     crop_from: int | None = None,
 ) -> Pixels:
-    """The image whose file has this content, (size, size, 3). Any failure raises InvalidData with this name."""
+    """The image whose file has this content, (size, size, 3).
+
+    Any failure raises InvalidData with this name.
+    """
     check_size(name, len(content))
     return _squared(_decoded(content, name, WEBP_PIXELS), size, resize, crop_from)
 
@@ -155,7 +161,9 @@ class _PixelsAtOnce:
 
     @contextmanager
     def decoding(self, pixels: int) -> Iterator[None]:
-        """Wait until there is room for an image of so many pixels; one that is larger than all room is alone."""
+        """Wait until there is room for an image of so many pixels;
+        one that is larger than all room is alone.
+        """
         taken = min(pixels, self._most)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= taken)

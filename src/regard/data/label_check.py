@@ -1,4 +1,6 @@
-"""Labels of training data that were probably meant otherwise: numbers, names of examples, several labels in one."""
+"""Labels of training data that were probably meant otherwise: numbers, names of examples,
+several labels in one.
+"""
 
 import logging
 import math
@@ -14,15 +16,18 @@ logger = logging.getLogger(__name__)
 
 
 def target_labels(texts: Iterable[str]) -> Labels:
-    """The labels of the training examples. Refused where they are numbers; told where each is of one example."""
+    """The labels of the training examples.
+
+    Refused where they are numbers; told where each is of one example.
+    """
     counts = Counter(texts)
     _refuse_numbers(counts)
     examples = counts.total()
     once = sum(count == 1 for count in counts.values())
     if examples > FEW and once > 0.9 * examples:
         logger.warning(
-            "data.target: %s of %s examples have a label that no other has: a classifier cannot learn these. "
-            "Is the column right?",
+            "data.target: %s of %s examples have a label that no other has: a classifier cannot "
+            "learn these. Is the column right?",
             once,
             examples,
         )

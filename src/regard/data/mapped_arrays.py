@@ -46,7 +46,9 @@ class GrowingArray:
 
 
 class MappedArray(np.memmap[Any, Any]):
-    """A memory-mapped array that checks its file's size before it is indexed: reading beyond its end is a SIGBUS."""
+    """A memory-mapped array that checks its file's size before it is indexed:
+    reading beyond its end is a SIGBUS.
+    """
 
     bytes_on_disk = 0
 

@@ -16,7 +16,8 @@ THREAD = "regard-prefetch"
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
     """The same items, produced by a thread up to `depth` ahead; the thread ends with this iterator.
 
-    An exception of the thread is raised here. A thread that disappears, as after a fork, is an error too.
+    An exception of the thread is raised here. A thread that disappears, as after a fork, is an
+    error too.
     """
     producer = _Producer(items, depth)
     try:
@@ -29,7 +30,8 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
 
 
 def arriving(items: Iterable[Item], limit: int, pause: float) -> Iterator[list[Item]]:
-    """Lists of the items that have arrived: `limit` of them, or fewer if no other arrives for `pause` seconds.
+    """Lists of the items that have arrived: `limit` of them,
+    or fewer if no other arrives for `pause` seconds.
 
     The thread is not waited for: it may be reading a pipe that stays open.
     """

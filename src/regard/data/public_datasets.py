@@ -1,6 +1,8 @@
-"""The public data sets that the shipped recipes name: where they come from, and whether their files are in place.
+"""The public data sets that the shipped recipes name: where they come from,
+and whether their files are in place.
 
-Checksums are SHA-256 of the content without compression, so that a file may be stored with or without .gz.
+Checksums are SHA-256 of the content without compression, so that a file may be stored with or
+without .gz.
 """
 
 import gzip
@@ -31,12 +33,14 @@ class PublicDataset:
         None  # of a file, with {name} for the last part of its path; None: fetched by hand
     )
     how: str = ""  # what else is to be done
-    # Writes what recipes read and what is made from the files, in a folder; None: they read the files.
+    # Writes what recipes read and what is made from the files, in a folder; None:
+    # they read the files.
     build: Callable[[Path], Iterator[Path]] | None = None
 
 
 def _write_spoken_digits(folder: Path) -> Iterator[Path]:
-    # NumPy is imported where the data are written: completion reads the names of data sets without it.
+    # NumPy is imported where the data are written:
+    # completion reads the names of data sets without it.
     from regard.data.spoken_digits import write_spoken_digits
 
     yield from write_spoken_digits(folder)
@@ -69,8 +73,9 @@ DATASETS: dict[str, PublicDataset] = {
         ("language-model",),
         {"tinyshakespeare/input.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"},
         SHAKESPEARE,
-        "The recipe reads the first 90 % and the last 10 %: head -c 1003854 tinyshakespeare/input.txt > train.txt and "
-        "tail -c 111540 tinyshakespeare/input.txt > valid.txt",
+        "The recipe reads the first 90 % and the last 10 %: head -c 1003854 "
+        "tinyshakespeare/input.txt > train.txt and tail -c 111540 "
+        "tinyshakespeare/input.txt > valid.txt",
     ),
     "wikitext2": PublicDataset(
         "WikiText-2, 2 million words of Wikipedia's articles",
@@ -95,10 +100,10 @@ DATASETS: dict[str, PublicDataset] = {
             "sst2/test.tsv.gz": "fcd46f967b7b8efd8b5398481dadf873886298d092195167af907fd532e81e1c",
         },
         how="Write tables of two columns with a first line `label<TAB>sentence`; a label is 0 or 1. The recipe "
-        "masked-language-model reads these sentences after the lines of WikiText-2, but empty ones and headings: "
-        "(zcat wikitext2/wiki.train.tokens.gz | grep -v '^ *$' | grep -v '^ = '; zcat sst2/train.tsv.gz | tail -n +2 | "
-        "cut -f2) | gzip > sentences/train.txt.gz; zcat sst2/dev.tsv.gz | tail -n +2 | cut -f2 | gzip > "
-        "sentences/valid.txt.gz",
+        "masked-language-model reads these sentences after the lines of WikiText-2, but empty "
+        "ones and headings: (zcat wikitext2/wiki.train.tokens.gz | grep -v '^ *$' | grep -v '^ = "
+        "'; zcat sst2/train.tsv.gz | tail -n +2 | cut -f2) | gzip > sentences/train.txt.gz; zcat "
+        "sst2/dev.tsv.gz | tail -n +2 | cut -f2 | gzip > sentences/valid.txt.gz",
     ),
     "ud_ewt": PublicDataset(
         "UD English EWT, 16,622 sentences with a part of speech for each word",
@@ -114,8 +119,9 @@ DATASETS: dict[str, PublicDataset] = {
         "CC BY-SA 4.0",
         ("spoken-digits", "digit-strings", "digit-strings-attention"),
         how="Pack its folder recordings as fsdd/recordings.zip. Then regard data fsdd --build writes what the recipes "
-        "read: tables of single digits by the customary split (fsdd/digits) and by speakers (fsdd/speakers/NAME, of "
-        "whom NAME is tested), and strings of one to seven digits (fsdd/strings.zip and fsdd/strings).",
+        "read: tables of single digits by the customary split (fsdd/digits) and by speakers "
+        "(fsdd/speakers/NAME, of whom NAME is tested), and strings of one to seven digits "
+        "(fsdd/strings.zip and fsdd/strings).",
         build=_write_spoken_digits,
     ),
     "flickr8k": PublicDataset(

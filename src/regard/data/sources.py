@@ -1,8 +1,8 @@
 """Data sources: where the examples of a split come from.
 
-Text lines, tables, files with a token a line, Hugging Face datasets, lists of captioned images, folders of classes and
-synthetic tasks are chosen by the keys of [data]. A source of the user's own is registered under a name and chosen by
-`[data] reader = "name"`.
+Text lines, tables, files with a token a line, Hugging Face datasets, lists of captioned images,
+folders of classes and synthetic tasks are chosen by the keys of [data]. A source of the user's own
+is registered under a name and chosen by `[data] reader = "name"`.
 """
 
 from abc import ABC, abstractmethod
@@ -96,7 +96,8 @@ def refuses_missing(config: DataConfig) -> bool:
 
 
 class FileStores:
-    """The files that cells of a table name: a store for each kind of them, opened when one is named.
+    """The files that cells of a table name: a store for each kind of them,
+    opened when one is named.
 
     table   the file that lists them, in whose folder they are unless the recipe says otherwise
     """
@@ -150,7 +151,9 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
 def at_example(
     config: DataConfig, split: Split, number: int, error: InvalidArgument
 ) -> InvalidData:
-    """The error of an example with its file and line; without a line where its number (from 1) does not give one."""
+    """The error of an example with its file and line;
+    without a line where its number (from 1) does not give one.
+    """
     file = config.files(split)[-1]
     line = None
     numbered = config.reader is None and not config.shares and not is_dataset(file)

@@ -1,4 +1,6 @@
-"""Special tokens: which ids of a vocabulary pad, begin and end sequences, and which ids surround every text."""
+"""Special tokens: which ids of a vocabulary pad, begin and end sequences,
+and which ids surround every text.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -18,19 +20,25 @@ OPTIONAL = ("start", "unknown", "mask")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The special tokens of a vocabulary, by id. The defaults are those of the tokenizers that Regard trains.
+    """The special tokens of a vocabulary, by id.
+
+    The defaults are those of the tokenizers that Regard trains.
 
     pad             after the end of a shorter sequence
-    start           before the first token of an output (Hugging Face: decoder_start_token_id). None: a language model
-                    whose texts begin with their own first token, as GPT-2's and Qwen's
+    start           before the first token of an output (Hugging Face: decoder_start_token_id).
+                    None: a language model whose texts begin with their own first token, as GPT-2's
+                    and Qwen's
     end             ends an output
     unknown         stands for what has no token; None where everything has one
     mask            hides a token from a masked language model; None where there is none
-    suppressed      never generated; with an end token among them, outputs end at their maximum length
+    suppressed      never generated; with an end token among them, outputs end at their maximum
+                    length
     source_prefix   before every source
     source_suffix   after every source
-    target_prefix   that every output is forced to begin with, at log-probability 0 (forced_bos_token_id)
-    other_ends      end an output as well (a list as eos_token_id, as Llama 3 has); targets of training end with `end`
+    target_prefix   that every output is forced to begin with, at log-probability 0
+                    (forced_bos_token_id)
+    other_ends      end an output as well (a list as eos_token_id, as Llama 3 has); targets of
+                    training end with `end`
     """
 
     pad: int = PAD
@@ -46,13 +54,16 @@ class SpecialTokens:
 
     @staticmethod
     def of(table: object, size: int) -> "SpecialTokens":
-        """From the table that `as_dict` made, of a vocabulary of this size; ValueError if it is not one."""
+        """From the table that `as_dict` made, of a vocabulary of this size;
+        ValueError if it is not one.
+        """
         if not isinstance(table, Mapping):
             raise ValueError(f"special tokens that are no table: {table!r:.80}")
         names = {field.name for field in fields(SpecialTokens)}
         if wrong := names ^ {"other_ends", *table}:
             raise ValueError(
-                f"special tokens with other keys than {', '.join(sorted(names))}: {sorted(wrong)!r:.80}"
+                "special tokens with other keys than "
+                f"{', '.join(sorted(names))}: {sorted(wrong)!r:.80}"
             )
         _check(table, size)
         values: dict[str, Any] = {
@@ -122,7 +133,8 @@ def _check(table: Mapping[str, Any], size: int) -> None:
     ends = [table["end"], *table.get("other_ends", ())]
     if len(set(ends)) < len(ends):
         raise ValueError(
-            f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a token twice, or the end token"
+            f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a "
+            "token twice, or the end token"
         )
 
 

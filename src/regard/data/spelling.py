@@ -1,4 +1,6 @@
-"""How the tokens of a tokenizer spell text: the bytes of each token, with its spaces, and its readable form."""
+"""How the tokens of a tokenizer spell text: the bytes of each token, with its spaces,
+and its readable form.
+"""
 
 import json
 import re
@@ -21,8 +23,9 @@ VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
 class Spelling:
     """What a tokenizer's decoder makes of its tokens.
 
-    style      byte level: a character stands for a byte; metaspace: `marker` stands for a space; word pieces: `marker`
-               begins a token that continues a word; words: every token is a word; plain: as it is written
+    style      byte level: a character stands for a byte; metaspace: `marker` stands for a space;
+               word pieces: `marker` begins a token that continues a word; words: every token is a
+               word; plain: as it is written
     fallback   whether tokens such as <0x0A> stand for bytes
     """
 
@@ -90,7 +93,9 @@ def _parts(decoder: Any) -> Iterator[dict[str, Any]]:
 
 
 def _byte_level() -> dict[str, bytes]:
-    """The byte of each character of a byte-level token: printable bytes as themselves, others from U+0100 on."""
+    """The byte of each character of a byte-level token: printable bytes as themselves,
+    others from U+0100 on.
+    """
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in seen]
     return {chr(byte): bytes([byte]) for byte in seen} | {

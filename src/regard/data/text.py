@@ -1,7 +1,8 @@
 """Streaming readers of text files and tables.
 
-Files whose name ends in .gz or .zst are decompressed. Text is UTF-8. A line ends at LF, CRLF or a lone CR only: other
-Unicode line breaks (NEL, U+2028, form feed) and NUL are part of the text. A byte order mark at the start is dropped.
+Files whose name ends in .gz or .zst are decompressed. Text is UTF-8. A line ends at LF, CRLF or a
+lone CR only: other Unicode line breaks (NEL, U+2028, form feed) and NUL are part of the text. A
+byte order mark at the start is dropped.
 """
 
 import csv
@@ -85,7 +86,9 @@ def parallel(
     errors: Errors = "strict",
     columns: Sequence[Sequence[str]] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """The lines of parallel files, which must have as many; `columns` are, for each file, those to read of a table."""
+    """The lines of parallel files, which must have as many; `columns` are, for each file,
+    those to read of a table.
+    """
     if columns is None:
         streams = [lines(path, errors) for path in paths]
     else:
@@ -122,10 +125,11 @@ def together(
 def rows(
     path: str | Path, columns: Sequence[str], errors: Errors = "strict"
 ) -> Iterator[tuple[str, ...]]:
-    """These columns of a table, row by row: .tsv and .csv with a header, .jsonl with an object per line, or .parquet.
+    """These columns of a table, row by row: .tsv and .csv with a header,
+    .jsonl with an object per line, or .parquet.
 
-    .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers in .jsonl are
-    returned as they are written, and lists as JSON.
+    .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers
+    in .jsonl are returned as they are written, and lists as JSON.
     """
     if not columns:
         raise InvalidData(
@@ -140,7 +144,9 @@ def is_table(path: str | Path) -> bool:
 
 
 def line_of(path: str | Path, number: int, errors: Errors = "strict") -> int:
-    """The line on which an example ends, by its number from 1: quoted cells of a table may have several lines."""
+    """The line on which an example ends, by its number from 1:
+    quoted cells of a table may have several lines.
+    """
     if form(path) != ".csv":
         return number + (form(path) == ".tsv")
     reader = csv.reader((f"{line}\n" for line in lines(path, errors)), strict=True)
@@ -150,7 +156,9 @@ def line_of(path: str | Path, number: int, errors: Errors = "strict") -> int:
 
 
 def form(path: str | Path) -> str:
-    """The format of a file by its name: ".tsv" of "pairs.tsv.gz", ".token" of "captions.token.txt"."""
+    """The format of a file by its name: ".tsv" of "pairs.tsv.gz",
+    ".token" of "captions.token.txt".
+    """
     path = Path(path)
     if path.suffix in COMPRESSED:
         path = path.with_suffix("")
@@ -252,7 +260,10 @@ COMPRESSED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Open a regular file, or one that a link leads to. Devices and pipes, which may never end, are refused."""
+    """Open a regular file, or one that a link leads to.
+
+    Devices and pipes, which may never end, are refused.
+    """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):

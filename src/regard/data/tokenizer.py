@@ -1,10 +1,10 @@
 """Tokenizers: texts as token ids, with the special tokens of the vocabulary.
 
-Those that Regard trains (`train_tokenizer`) are lossless, words excepted: decode(encode(text)) == text, and the name of
-a special token inside a text is ordinary text. Those of other models encode as their own library does: the name of a
-special token inside a text is that token.
-In running text (`for_running_text`), the end token stands for a line break.
-Batches are encoded in threads unless TOKENIZERS_PARALLELISM=false.
+Those that Regard trains (`train_tokenizer`) are lossless, words excepted: decode(encode(text)) ==
+text, and the name of a special token inside a text is ordinary text. Those of other models encode
+as their own library does: the name of a special token inside a text is that token. In running text
+(`for_running_text`), the end token stands for a line break. Batches are encoded in threads unless
+TOKENIZERS_PARALLELISM=false.
 """
 
 import re
@@ -33,8 +33,8 @@ class Tokenizer(Vocabulary):
     inner            the tokenizer. Its post-processor, padding and truncation are not applied
     special_tokens   of a tokenizer of another model; None: `inner` is one that Regard trained
     size             rows of the embedding, where that has more than `inner` has tokens
-    spare            tokens of `inner` after the first `size`, which are encoded as the unknown token: pieces of
-                     Marian's that its vocabulary lacks
+    spare            tokens of `inner` after the first `size`, which are encoded as the unknown
+                     token: pieces of Marian's that its vocabulary lacks
     running          whether the end token stands for a line break
     """
 
@@ -64,7 +64,8 @@ class Tokenizer(Vocabulary):
         self._spelling = Spelling.of(inner)
         # The pieces of words that were encoded before (`word_pieces.encode_sentences`).
         self.cached_words = dict[str, tuple[int, ...]]()
-        # Whether a text is the bytes of its tokens. Beside an invalid byte, the library drops valid ones of a fallback.
+        # Whether a text is the bytes of its tokens. Beside an invalid byte,
+        # the library drops valid ones of a fallback.
         self._joins = self._trained and (
             self._spelling.fallback or self._spelling.style == "byte level"
         )
@@ -86,7 +87,9 @@ class Tokenizer(Vocabulary):
         inner.encode_special_tokens = self._trained  # "</s>" in a text is four characters
 
     def _checked_size(self, size: int | None) -> int:
-        """The size; ids beyond it are refused before the tokenizer is written or used: writing takes memory for all."""
+        """The size; ids beyond it are refused before the tokenizer is written or used:
+        writing takes memory for all.
+        """
         ids = sorted(self._inner.get_vocab().values())
         largest = ids[-1] if ids else -1
         if size is None:
@@ -238,9 +241,9 @@ class Tokenizer(Vocabulary):
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of tokens; special tokens are dropped, invalid UTF-8 becomes U+FFFD.
 
-        In running text, the end token becomes a line break. The unknown token of words that Regard has learned is
-        written as <unk>: the text would be a word shorter without it. A tokenizer of another library drops it, as
-        that library does.
+        In running text, the end token becomes a line break. The unknown token of words that Regard
+        has learned is written as <unk>: the text would be a word shorter without it. A tokenizer of
+        another library drops it, as that library does.
         """
         if self._joins:
             return b"".join(self.spellings(ids)).decode("utf-8", "replace")
@@ -263,7 +266,9 @@ class Tokenizer(Vocabulary):
 
     @property
     def has_unknown(self) -> bool:
-        """Whether texts can have unknown tokens: those that Regard learns have bytes for every text, words excepted."""
+        """Whether texts can have unknown tokens:
+        those that Regard learns have bytes for every text, words excepted.
+        """
         if self.special_tokens.unknown is None:
             return False
         return not self._trained or self._spelling.style == "words"
@@ -285,7 +290,9 @@ class Tokenizer(Vocabulary):
         return [readable[i] for i in known]
 
     def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
-        """The bytes of each token, spaces included; empty for special tokens but the line breaks of running text."""
+        """The bytes of each token, spaces included;
+        empty for special tokens but the line breaks of running text.
+        """
         spelled = self._spelled
         if isinstance(ids, list | tuple):
             with suppress(KeyError):  # of a token that was not decoded before
@@ -304,7 +311,9 @@ class Tokenizer(Vocabulary):
         return token.encode() if is_whole else self._spelling.spell(token)
 
     def words(self, ids: Iterable[SupportsInt]) -> list[int]:
-        """The word index of each token, from 0; spaces separate words, and a special token is a word of its own."""
+        """The word index of each token, from 0; spaces separate words,
+        and a special token is a word of its own.
+        """
         known = self._known(ids)
         indices: list[int] = []
         for before, i, spelling in zip([None, *known], known, self.spellings(known), strict=False):
@@ -331,10 +340,11 @@ class Tokenizer(Vocabulary):
     def word_indices(
         self, ids: Iterable[SupportsInt], *, unknown: bool = False
     ) -> list[int | None]:
-        """The word index of each token in the text of `decode`; None for a token without a character of a word.
+        """The word index of each token in the text of `decode`;
+        None for a token without a character of a word.
 
-        Unlike in `words`, spaces belong to no word and special tokens have no index; with `unknown`, the unknown token
-        has one, as in the text that was encoded.
+        Unlike in `words`, spaces belong to no word and special tokens have no index; with
+        `unknown`, the unknown token has one, as in the text that was encoded.
         """
         known = self._known(ids)
         indices = list[int | None]()
@@ -363,7 +373,9 @@ class Tokenizer(Vocabulary):
         return [self._inner.id_to_token(i) or f"<{i}>" for i in ids]
 
     def _is_whole(self, i: int, token: str) -> bool:
-        """Whether a token is written as it is: a special one, one that was added, or a row that no token uses."""
+        """Whether a token is written as it is: a special one, one that was added,
+        or a row that no token uses.
+        """
         return i in self._special or (
             not self._trained and (token in self._added or not self._inner.id_to_token(i))
         )

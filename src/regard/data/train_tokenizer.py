@@ -45,7 +45,9 @@ def train_tokenizer(
 
 
 def lowered(text: str) -> str:
-    """Lower case as the tokenizer does it, character by character: ΑΣ becomes ασ, where Python gives ας."""
+    """Lower case as the tokenizer does it, character by character: ΑΣ becomes ασ,
+    where Python gives ας.
+    """
     return LOWER.normalize_str(text)
 
 
@@ -70,8 +72,9 @@ def _train_unigram(texts: Iterator[str], vocabulary: int) -> tokenizers.Tokenize
     scores = json.loads(inner.to_str())["model"]["vocab"]
     # Without a training text there is no score.
     pieces = [(piece, 0.0 if score is None else score) for piece, score in scores]
-    # The trainer sums in no fixed order and spaces unseen bytes 0.0001 apart, in no fixed order, from the lowest score:
-    # without this, equal texts would give tokenizers that differ in the last digits.
+    # The trainer sums in no fixed order and spaces unseen bytes 0.0001 apart, in no fixed order,
+    # from the lowest score: without this, equal texts would give tokenizers that differ in the last
+    # digits.
     least = min(score for _, score in pieces)
     rounded = []
     for piece, score in pieces:
@@ -111,7 +114,9 @@ _TRAIN: dict[TokenizerKind, Callable[[Iterator[str], int], tokenizers.Tokenizer]
 
 
 def _of_bytes(model: models.Model) -> tokenizers.Tokenizer:
-    """A byte-level tokenizer that splits words, numbers and punctuation, each with its leading space."""
+    """A byte-level tokenizer that splits words, numbers and punctuation,
+    each with its leading space.
+    """
     inner = tokenizers.Tokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     inner.decoder = decoders.ByteLevel()

@@ -15,7 +15,9 @@ VocabularyClass = TypeVar("VocabularyClass", bound="Vocabulary")
 
 
 class Vocabulary(ABC):
-    """What a field has learned from the training data, saved as JSON: names by id, or statistics."""
+    """What a field has learned from the training data, saved as JSON: names by id,
+    or statistics.
+    """
 
     file_format: str
     stored_kind: str  # its name in config.json of a checkpoint
@@ -27,7 +29,9 @@ class Vocabulary(ABC):
     def from_json(
         cls: type[VocabularyClass], text: str, settings: Mapping[str, Any] | None = None
     ) -> VocabularyClass:
-        """From the content of a file that `save` wrote, and its `settings`; ValueError if it is not one."""
+        """From the content of a file that `save` wrote, and its `settings`;
+        ValueError if it is not one.
+        """
 
     @abstractmethod
     def to_json(self) -> str:
@@ -35,7 +39,9 @@ class Vocabulary(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is stored beside the file, and makes another vocabulary of it; empty for those that Regard learns."""
+        """What is stored beside the file, and makes another vocabulary of it;
+        empty for those that Regard learns.
+        """
         return {}
 
     @abstractmethod
@@ -80,7 +86,9 @@ def content_hash(text: str, settings: Mapping[str, Any]) -> str:
 
 
 class Labels(Vocabulary):
-    """Label names and their ids: in alphabetical order, or with `ordered` in the order in which they are given."""
+    """Label names and their ids: in alphabetical order,
+    or with `ordered` in the order in which they are given.
+    """
 
     file_format = "a file of labels"
     stored_kind = "labels"

@@ -1,4 +1,6 @@
-"""Columns of sentences on disk, for models with an output for each word: the words' pieces, and their tags."""
+"""Columns of sentences on disk, for models with an output for each word: the words' pieces,
+and their tags.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,7 +163,9 @@ def collate_words(rows: Sequence[EncodedWords], *, characters: bool) -> WordToke
 
 
 def word_ends(starts: Indices, counts: Indices, last: Ids) -> Indices:
-    """The index after the last piece of each word: where the next begins, or the sentence's words end."""
+    """The index after the last piece of each word: where the next begins,
+    or the sentence's words end.
+    """
     ends = np.zeros_like(starts)
     ends[:, :-1] = starts[:, 1:]
     rows = np.flatnonzero(counts)

@@ -38,7 +38,8 @@ class ImageField(Field):
     image_resize: ResizeFilter = doc("bicubic", "filter with which images are resized")
     image_crop_from: Count | None = doc(
         None,
-        "height and width to which images are resized instead, before their center of image_size is cropped",
+        "height and width to which images are resized instead, before their "
+        "center of image_size is cropped",
     )
     image_mean: tuple[Probability, ...] = doc(
         HALVES, "subtracted from red, green and blue, which are in [0, 1]"

@@ -40,7 +40,9 @@ class LabelsField(Field):
         return self.spell(self.parse(cell))
 
     def spell(self, names: Sequence[str]) -> str:
-        """The text of these labels, which `parse` reads: JSON where a separator would be misread."""
+        """The text of these labels, which `parse` reads:
+        JSON where a separator would be misread.
+        """
         text = self.separator.join(names)
         is_plain = not text.startswith("[") and not any(self.separator in name for name in names)
         return text if is_plain else json.dumps(names, ensure_ascii=False)

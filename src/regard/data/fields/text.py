@@ -28,7 +28,8 @@ class TextField(Field):
     kind: Literal["text"] = doc("text", "a text becomes tokens")
     tokenizer: TokenizerKind = doc(
         "bpe",
-        'kind of tokens a text is split into; "pretrained": those of the model that training starts from',
+        'kind of tokens a text is split into; "pretrained": those of the '
+        "model that training starts from",
     )
     vocab_size: Count = doc(
         DEFAULT_SIZE, "largest number of different tokens, special tokens included"
@@ -81,7 +82,8 @@ class TextField(Field):
     def bounds_outputs(self) -> bool:
         """Letters and bytes do not: one of them may become many in another script.
 
-        A pretrained tokenizer is that of an imported model, which generates as it did where it comes from.
+        A pretrained tokenizer is that of an imported model, which generates as it did where it
+        comes from.
         """
         return self.tokenizer in SUBWORDS_AND_WORDS
 

@@ -1,4 +1,6 @@
-"""Reproducible sampling of synthetic examples: a function of the task, the split and the seed alone."""
+"""Reproducible sampling of synthetic examples: a function of the task,
+the split and the seed alone.
+"""
 
 import hashlib
 import random
@@ -16,7 +18,9 @@ SHARES: dict[Split, float] = {
 
 
 def uniform(task: str, split: Split, seed: int) -> Callable[[], float]:
-    """A generator of numbers in [0, 1). Of `random`, only these are the same in every version of Python."""
+    """A generator of numbers in [0,
+    1). Of `random`, only these are the same in every version of Python.
+    """
     check_split(split)
     return random.Random(f"{task} {split} {seed}").random
 
@@ -24,7 +28,9 @@ def uniform(task: str, split: Split, seed: int) -> Callable[[], float]:
 def distinct(
     draw: Callable[[], Example], key: Callable[[Example], str], split: Split, size: int | None
 ) -> Iterator[Example]:
-    """Draws with different sources whose key belongs to this split: `size` of them, or SIZES[split]."""
+    """Draws with different sources whose key belongs to this split: `size` of them,
+    or SIZES[split].
+    """
     seen: set[object] = set()
     wanted = SIZES[split] if size is None else size
     while len(seen) < wanted:

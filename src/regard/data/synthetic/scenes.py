@@ -1,4 +1,5 @@
-"""Synthetic scenes: colored shapes on a noisy background, a caption, and the bounding box of each captioned shape.
+"""Synthetic scenes: colored shapes on a noisy background, a caption,
+and the bounding box of each captioned shape.
 
 A scene holds parameters only; `draw` renders the same pixels on every machine, with NumPy alone.
 """
@@ -14,7 +15,8 @@ SIDE = 64  # pixels
 GRID = 8  # positions and sizes are multiples of an eighth of a pixel
 EDGE = 1.5  # smallest distance in pixels between a shape and the edge of the image
 GAP = 2.0  # smallest distance in pixels between the boxes of two shapes
-# The smallest difference between horizontal and vertical distance, so that the relation is unambiguous.
+# The smallest difference between horizontal and vertical distance,
+# so that the relation is unambiguous.
 MARGIN = 6.0
 RADII = (7.0, 13.0)
 TINT = 15  # largest deviation of a color channel

@@ -16,7 +16,9 @@ OPERATIONS: dict[str, Callable[[str], str]] = {
 def strings(
     operation: str, split: Split, seed: int = 0, size: int | None = None
 ) -> Iterator[Example]:
-    """A string and the same string ("copy"), its reverse, or its letters in alphabetical order ("sort")."""
+    """A string and the same string ("copy"), its reverse,
+    or its letters in alphabetical order ("sort").
+    """
     random = uniform(operation, split, seed)
 
     def draw() -> Example:
@@ -27,7 +29,9 @@ def strings(
 
 
 def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """Two sources, the name of an operation (a label) and a string; and the result. No string is in two splits.
+    """Two sources, the name of an operation (a label) and a string; and the result.
+
+    No string is in two splits.
 
     >>> next(operations("test"))
     Example(source=('sort', 'epsxxffuemv'), target='eeffmpsuvxx')
