@@ -1,4 +1,6 @@
-"""`regard.average`: one model whose weights are the mean of those of several trained models (a model soup)."""
+"""`regard.average`: one model whose weights are the mean of those
+of several trained models (a model soup).
+"""
 
 import logging
 from collections.abc import Sequence
@@ -22,15 +24,17 @@ The weights are the mean of those of {count} models: {models}.
 
 
 def average(models: Sequence[str | Path], out: str | Path) -> Path:
-    """Write a checkpoint whose weights are the mean of several models' (https://arxiv.org/abs/2203.05482).
+    """Write a checkpoint whose weights are the mean of several models'
+    (https://arxiv.org/abs/2203.05482).
 
-    models   two or more runs, whose best checkpoints are taken, or checkpoints: of one [model], with the same
-             vocabularies. The checkpoint has the recipe of the first
+    models   two or more runs, whose best checkpoints are taken, or checkpoints: of one [model],
+             with the same vocabularies. The checkpoint has the recipe of the first
     out      a folder that does not exist yet
 
-    The mean is a useful model where all were trained on from the same weights (`train.init_from`) with other seeds or
-    other settings of [train]; a warning is logged where their recipes say that they began with different ones. Returns
-    the folder, which is loaded, evaluated, served and exported like any other checkpoint.
+    The mean is a useful model where all were trained on from the same weights (`train.init_from`)
+    with other seeds or other settings of [train]; a warning is logged where their recipes say that
+    they began with different ones. Returns the folder, which is loaded, evaluated, served and
+    exported like any other checkpoint.
     """
     folder = Path(out)
     paths = [Path(model) for model in models]
@@ -78,7 +82,9 @@ def average(models: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def _beginning(model: Predictor) -> tuple[str | None, int | None]:
-    """What decided the weights before the first update: the checkpoint training started from, or the seed."""
+    """What decided the weights before the first update: the checkpoint training started from,
+    or the seed.
+    """
     config = model.recipe.train
     return config.init_from, None if config.init_from is not None else config.seed
 

@@ -1,4 +1,6 @@
-"""`regard.caption`: captions of images in files, folders and zip files, and drawings of their attention."""
+"""`regard.caption`: captions of images in files, folders and zip files,
+and drawings of their attention.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +51,8 @@ def caption(
 
     model     a run, a checkpoint, or a loaded model
     paths     images, or folders and .zip files of images
-    draw      a folder that gets a PNG and an SVG of each image with its attention, and index.html with all of them
+    draw      a folder that gets a PNG and an SVG of each image with its attention, and index.html
+              with all of them
     options   those of `Predictor.outputs`
     """
     predictor = load(model)
@@ -110,7 +113,9 @@ def caption_words(predictor: Predictor, output: Output, grid: ImageRegions) -> l
 def _drawing(
     predictor: Predictor, folder: Path
 ) -> Iterator[Callable[[Path | Member, Output], None]]:
-    """A function that draws a captioned image into a folder, which also gets a page of all images."""
+    """A function that draws a captioned image into a folder,
+    which also gets a page of all images.
+    """
     require_cross_attention("draw", predictor.model)
     grid = predictor_regions(predictor)
     numbers = count(1)
@@ -138,7 +143,8 @@ def _drawing(
 
 
 def file_name(image: Path | Member, number: int) -> str:
-    """A unique file name for the drawing of the n-th image, without characters special to file systems or shells.
+    """A unique file name for the drawing of the n-th image,
+    without characters special to file systems or shells.
 
     >>> file_name(Path("../a dog;.jpg"), 7)
     '0007-a-dog'

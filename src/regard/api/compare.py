@@ -1,4 +1,6 @@
-"""`regard.compare`: systems on the same examples: metrics, quality by source length, and the most different outputs."""
+"""`regard.compare`: systems on the same examples: metrics, quality by source length,
+and the most different outputs.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,14 +54,17 @@ def compare(
     trust_data_paths: bool = False,
     progress: bool = True,
 ) -> Comparison:
-    """Compare two systems or more: the report of `regard.evaluate`, and the examples whose outputs differ most.
+    """Compare two systems or more: the report of `regard.evaluate`,
+    and the examples whose outputs differ most.
 
     systems     runs, checkpoints or loaded models; or files of outputs, one per line
     sentences   number of examples that are shown
-    split, data, sources, references, columns   what the systems are evaluated on, as of `regard.evaluate`
+    split, data, sources, references, columns   what the systems are evaluated on, as of
+                                                `regard.evaluate`
     metrics, resamples, by_length, decode, trust_data_paths, cache, device, progress   as of `regard.evaluate`
 
-    Outputs are kept in temporary files; in memory are the statistics of each example and the sentences.
+    Outputs are kept in temporary files; in memory are the statistics of each example and the
+    sentences.
     """
     if len(systems) < 2:
         wanted = "two systems or more"
@@ -139,7 +144,9 @@ def _compared(
 
 
 def _attention(model: Predictor, source: Any) -> AnswerAttention | None:
-    """None for a model without cross-attention or of images, and for a map that is too large to be shown."""
+    """None for a model without cross-attention or of images,
+    and for a map that is too large to be shown.
+    """
     field = model.recipe.data.source
     config = model.recipe.model
     if field is None or field.unit is None or config.decoder is None or not source:

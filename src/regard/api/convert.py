@@ -1,4 +1,6 @@
-"""`regard.convert`: a configuration of Joey NMT, OpenNMT-py or fairseq as a recipe, and what it could not take over."""
+"""`regard.convert`: a configuration of Joey NMT, OpenNMT-py or fairseq as a recipe,
+and what it could not take over.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +37,8 @@ class ConvertedRecipe:
     def toml(self) -> str:
         """The recipe as TOML, with the notes as comments before it."""
         head = [
-            f"# From {one_line(self.origin)}. Check what follows, then: regard train THIS.toml --out RUN --dry-run"
+            f"# From {one_line(self.origin)}. Check what follows, then: regard train "
+            "THIS.toml --out RUN --dry-run"
         ]
         if self.notes:
             head += ["#", "# Not taken over, or changed in meaning:"]
@@ -46,11 +49,12 @@ class ConvertedRecipe:
 def convert(path: str | Path, source: str) -> ConvertedRecipe:
     """The recipe of a configuration file of another toolkit.
 
-    path     a YAML file of Joey NMT, OpenNMT-py or fairseq-hydra-train, or a shell script with a command fairseq-train
+    path     a YAML file of Joey NMT, OpenNMT-py or fairseq-hydra-train, or a shell script with a
+             command fairseq-train
     source   joeynmt, opennmt or fairseq
 
-    The recipe holds the other toolkit's defaults where the file gives no value, and has passed the checks of recipes.
-    YAML needs the extra `yaml`.
+    The recipe holds the other toolkit's defaults where the file gives no value, and has passed the
+    checks of recipes. YAML needs the extra `yaml`.
     """
     if source not in TOOLKITS:
         wanted = f"one of {', '.join(TOOLKITS)}"

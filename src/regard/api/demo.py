@@ -1,4 +1,6 @@
-"""`regard.demo`: an RNN with attention and a Transformer learn to normalize dates, and show their attention."""
+"""`regard.demo`: an RNN with attention and a Transformer learn to normalize dates,
+and show their attention.
+"""
 
 import os
 import shlex
@@ -32,10 +34,12 @@ Your own data next, a sentence a line in two files:
 
 
 def demo(seed: int = 1, out: str | Path | None = None) -> None:
-    """Train an RNN with attention and a Transformer to normalize dates, and print their accuracy and attention.
+    """Train an RNN with attention and a Transformer to normalize dates,
+    and print their accuracy and attention.
 
     seed   of all random numbers
-    out    the folder of the runs, by default one of the cache; a demo that was stopped resumes there
+    out    the folder of the runs, by default one of the cache; a demo that was stopped resumes
+           there
 
     A demo in the cache that another version of Regard began is begun anew.
     """
@@ -71,7 +75,8 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
                 f"\n{look_text(look(model, text), width=shutil.get_terminal_size().columns, color=color)}"
             )
         print(
-            f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict {shlex.quote(str(run))}'
+            f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict '
+            f"{shlex.quote(str(run))}"
         )
     print(f"\n{time.perf_counter() - began:.0f} s in all", file=sys.stderr, flush=True)
     print(NEXT)

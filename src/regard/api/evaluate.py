@@ -1,4 +1,6 @@
-"""`regard.evaluate`: metrics of trained models, or of files of outputs, with confidence intervals."""
+"""`regard.evaluate`: metrics of trained models, or of files of outputs,
+with confidence intervals.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -59,21 +61,26 @@ def evaluate(
     trust_data_paths: bool = False,
     progress: bool = True,
 ) -> Report:
-    """Evaluate a system, or several on the same examples: `regard.evaluate("runs/dates")["accuracy"].value`.
+    """Evaluate a system, or several on the same examples:
+    `regard.evaluate("runs/dates")["accuracy"].value`.
 
     systems                runs, checkpoints or loaded models; or files of outputs, one per line
     split                  a split of the models' own data, "test" by default; or
-    data                   new data of the same kind: a table, or parallel files of sources and targets; or
+    data                   new data of the same kind: a table, or parallel files of sources and
+                           targets; or
     sources, references    parallel files, line by line
-    columns                of files that are tables, of the sources, then of the target; default: the recipe's
+    columns                of files that are tables, of the sources, then of the target; default:
+                           the recipe's
     metrics                default: those of the task
     resamples              of the bootstrap that gives confidence intervals and p-values
-    by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
+    by_length              also by source length: a number of buckets ("4") or their ends
+                           ("10,15,20")
     outputs                a file to write the outputs of the one model to, one per line
     cache                  the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
     device                 "cpu", "cuda", or "auto": a GPU where there is one
     decode                 overrides keys of the models' [decode]
-    trust_data_paths       read the data that a checkpoint names also if you have not trained with them on this machine
+    trust_data_paths       read the data that a checkpoint names also if you have not trained with
+                           them on this machine
     progress               show how many examples are done, on a terminal or in a notebook
     """
     evaluation = Evaluation(
@@ -116,7 +123,9 @@ class Evaluation:
     def collect(
         self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()
     ) -> list[SystemStatistics]:
-        """The statistics of each system; `keep`, one for each, is called with every output of it, in order."""
+        """The statistics of each system; `keep`, one for each, is called with every output of it,
+        in order.
+        """
         keep = keep or [None] * len(systems)
         models = [i for i, system in enumerate(systems) if not is_file(system)]
         self._check(len(models))
@@ -160,7 +169,9 @@ class Evaluation:
             yield output, list(references)
 
     def rows(self, recipe: Recipe | None) -> Iterator[Row]:
-        """The examples: a split of the model's own data, new data, or parallel files of sources and references."""
+        """The examples: a split of the model's own data, new data,
+        or parallel files of sources and references.
+        """
         if not self.references:
             assert recipe is not None
             config, split = self._data(recipe)
@@ -196,7 +207,10 @@ class Evaluation:
         return locate_data(recipe, [split]), split
 
     def _columns(self, recipe: Recipe | None) -> Sequence[str]:
-        """The columns to read of tables: of the sources, then of the target. Without a model, those given."""
+        """The columns to read of tables: of the sources, then of the target.
+
+        Without a model, those given.
+        """
         if recipe is not None:
             return recipe.data.table_columns(self.columns)
         wanted = 1 if self.sources is None else 2
@@ -208,7 +222,9 @@ class Evaluation:
         return self.columns
 
     def _with_known_references(self, rows: Iterator[Row], model: Predictor) -> Iterator[Row]:
-        """The rows, unchanged; a reference that the model cannot give, such as another label, is refused."""
+        """The rows, unchanged; a reference that the model cannot give, such as another label,
+        is refused.
+        """
         field = model.recipe.data.target
         for number, row in enumerate(rows, start=1):
             for i, reference in enumerate(row[1]):
@@ -434,7 +450,9 @@ def _task(recipe: Recipe) -> str:
 
 
 def model_metrics(recipe: Recipe) -> list[str]:
-    """The metrics that need the model's probabilities: those of the group that have no statistics of outputs."""
+    """The metrics that need the model's probabilities:
+    those of the group that have no statistics of outputs.
+    """
     group = _task(recipe)
     return [
         name
@@ -444,7 +462,9 @@ def model_metrics(recipe: Recipe) -> list[str]:
 
 
 def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
-    """The length of a source: in characters if those are its tokens, else in words; 1 for images and labels."""
+    """The length of a source: in characters if those are its tokens, else in words;
+    1 for images and labels.
+    """
     fields: tuple[Field, ...] = (make_field(),) if recipe is None else recipe.data.source_fields
 
     if len(fields) == 1:
@@ -465,7 +485,9 @@ def _texts(recipe: Recipe, count: int) -> list[tuple[str, str | None]]:
 
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
-    """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
+    """The validation of a training run: the loss,
+    and outputs if the monitored metric or samples need them.
+    """
     rows = []
     if recipe.data.source_fields:
         rows = list(rows_of(recipe, "valid"))

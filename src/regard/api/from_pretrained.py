@@ -1,4 +1,6 @@
-"""`regard.from_pretrained`: a model of Hugging Face's transformers as ours; `regard.import_model`: as a checkpoint."""
+"""`regard.from_pretrained`: a model of Hugging Face's transformers as ours; `regard.import_model`:
+as a checkpoint.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ def from_pretrained(
     dtype    of the weights in memory: float32, float16 or bfloat16
     pairs    of a classifier: whether it reads pairs of texts, as one sequence
 
-    Refused where the architecture, or one of its options, is not known here. docs/interop.md lists them.
+    Refused where the architecture, or one of its options, is not known here. docs/interop.md lists
+    them.
     """
     from regard.interop.importing import ImportedModel
 
@@ -33,7 +36,8 @@ def from_pretrained(
 def import_model(
     source: str | Path, out: str | Path, *, dtype: str | None = None, pairs: bool = False
 ) -> Path:
-    """Write a model of Hugging Face's transformers as a checkpoint, which all of Regard takes like one it trained.
+    """Write a model of Hugging Face's transformers as a checkpoint,
+    which all of Regard takes like one it trained.
 
     source   as in `from_pretrained`
     out      a folder that does not exist yet

@@ -1,4 +1,6 @@
-"""`regard.heads`: measured properties of every attention head, over a data set or over given inputs."""
+"""`regard.heads`: measured properties of every attention head,
+over a data set or over given inputs.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -33,18 +35,22 @@ def heads(
     trust_data_paths: bool = False,
     **options: Any,
 ) -> HeadReport:
-    """Entropy, distance, positional, induction, copying and other scores of every head, and which heads are alike.
+    """Entropy, distance, positional, induction, copying and other scores of every head,
+    and which heads are alike.
 
-    data       a split of the model's own data, or files like those it was trained on (`columns` of a table)
-    inputs     instead of all of the data: texts, or pairs of a text and its output (None: the model's own)
+    data       a split of the model's own data, or files like those it was trained on (`columns` of
+               a table)
+    inputs     instead of all of the data: texts, or pairs of a text and its output (None: the
+               model's own)
     limit      only so many inputs
-    alignment  files of sources, targets and reference links: adds each cross-attention head's agreement with the links
+    alignment  files of sources, targets and reference links: adds each cross-attention head's
+               agreement with the links
     trust_data_paths   as of `regard.evaluate`
     ablate     adds the change of the loss on the data without each head, as `regard.ablate`
     options    of `regard.look`
 
-    `regard.interpret.head_properties` defines each property. Weights are exact and streamed: memory grows with the
-    length of an input, not with its square.
+    `regard.interpret.head_properties` defines each property. Weights are exact and streamed: memory
+    grows with the length of an input, not with its square.
     """
     predictor = load(model)
     if inputs is None and not data:
@@ -96,7 +102,9 @@ def alignment_scores(predictor: Predictor, files: Sequence[str | Path]) -> dict[
 
 
 def best_agreements(agreements: Mapping[AlignmentHeads, Agreement]) -> dict[HeadName, float]:
-    """1 − the error rate of each single head, at its better step; of those with a link that is sure to be right."""
+    """1 − the error rate of each single head, at its better step;
+    of those with a link that is sure to be right.
+    """
     scores: dict[HeadName, float] = {}
     for chosen, agreement in agreements.items():
         if chosen.layer is not None and chosen.head is not None and agreement.sure:
@@ -106,7 +114,9 @@ def best_agreements(agreements: Mapping[AlignmentHeads, Agreement]) -> dict[Head
 
 
 def head_means(predictor: Predictor, pairs: Iterable[InputPair]) -> list[dict[str, Any]]:
-    """The means of each head over a few inputs, for the log of a run; none of a model that cannot be looked at."""
+    """The means of each head over a few inputs, for the log of a run;
+    none of a model that cannot be looked at.
+    """
     means = HeadMeans()
     if not predictor.model.inspectable:
         return []

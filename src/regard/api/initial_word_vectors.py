@@ -1,4 +1,6 @@
-"""The key `word_vectors` of a recipe: its checks before the data are prepared, and the embeddings of a new model."""
+"""The key `word_vectors` of a recipe: its checks before the data are prepared,
+and the embeddings of a new model.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +33,9 @@ LOW = 0.5  # a share of the training tokens with vectors below which sub-words a
 
 @dataclass(frozen=True)
 class TokenPart:
-    """A part of the model that embeds tokens: its table, module, tokenizer, and the tokens that it reads."""
+    """A part of the model that embeds tokens: its table, module, tokenizer,
+    and the tokens that it reads.
+    """
 
     role: str
     module: nn.Module
@@ -50,7 +54,9 @@ class TokenPart:
 
 
 def check_word_vectors(recipe: Recipe) -> None:
-    """Refuse files of word vectors that cannot be read, or that have another dimension than the embeddings."""
+    """Refuse files of word vectors that cannot be read,
+    or that have another dimension than the embeddings.
+    """
     problems = []
     for role, config in word_vector_parts(recipe.model):
         assert config.word_vectors is not None
@@ -66,8 +72,8 @@ def check_word_vectors(recipe: Recipe) -> None:
 def with_stored_word_vectors(recipe: Recipe, before: Recipe | None) -> Recipe:
     """The recipe of a resumed run, with the paths of word vectors that its checkpoint names.
 
-    A resumed run reads no word vectors, and a file that has gone has no path to resolve: the paths as they are
-    written in the two recipes say whether the file is the same.
+    A resumed run reads no word vectors, and a file that has gone has no path to resolve: the paths
+    as they are written in the two recipes say whether the file is the same.
     """
     if before is None:
         return recipe
@@ -82,7 +88,9 @@ def with_stored_word_vectors(recipe: Recipe, before: Recipe | None) -> Recipe:
 
 
 def frozen_word_vectors(recipe: Recipe, model: Model, data: Prepared) -> FrozenRows:
-    """The embeddings of which some rows are not trained; which rows, the file or the checkpoint says."""
+    """The embeddings of which some rows are not trained; which rows,
+    the file or the checkpoint says.
+    """
     frozen = {
         role for role, config in word_vector_parts(recipe.model) if config.freeze_word_vectors
     }

@@ -1,4 +1,6 @@
-"""`regard.look`: what a model attends to while it generates its output for an input, or is given one."""
+"""`regard.look`: what a model attends to while it generates its output for an input,
+or is given one.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -60,20 +62,25 @@ def look(
 ) -> Look:
     """What a model attends to while it reads a text, or an image, and generates its output.
 
-    model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label or pixels (B = 1)
-    output   the output to look at instead of the model's own: a text or a label; or token ids, as `Output.token_ids`.
-             A language model continues the text; with output="" it reads the text to its end
+    model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label
+             or pixels (B = 1)
+    output   the output to look at instead of the model's own: a text or a label; or token ids, as
+             `Output.token_ids`. A language model continues the text; with output="" it reads the
+             text to its end
     layers   only these layers, from 1
     heads    the heads that a map's methods return by default; `rows` likewise
     words    merge tokens into words
-    top      keep only a summary of each map with the `top` largest weights of each row, computed during the forward
-             pass: for inputs so long that the queries and keys of all layers do not fit into memory
+    top      keep only a summary of each map with the `top` largest weights of each row, computed
+             during the forward pass: for inputs so long that the queries and keys of all layers do
+             not fit into memory
     truncate a text that is too long, instead of refusing it
-    edits    changes of the model's attention and tokens, in order (`regard.interpret.edits`): the output is that of the
-             edited model, and so are its scores and weights
-    options  of the search for an output: keys of a recipe's [decode], and arguments of `Predictor.outputs`
+    edits    changes of the model's attention and tokens, in order (`regard.interpret.edits`): the
+             output is that of the edited model, and so are its scores and weights
+    options  of the search for an output: keys of a recipe's [decode], and arguments of
+             `Predictor.outputs`
 
-    Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
+    Weights are exact, the output is the one the model generates anyway, and only what is asked for
+    is computed.
     """
     if isinstance(model, str | Path):
         model = load(model)
@@ -98,7 +105,9 @@ def look_at_output(
     edits: Sequence[Edit],
     encoded: Look | None = None,
 ) -> tuple[Look, Tensor]:
-    """`look` at these token ids, and the logits; an encoder that ran for `encoded` does not run again (`record`)."""
+    """`look` at these token ids, and the logits;
+    an encoder that ran for `encoded` does not run again (`record`).
+    """
     with evaluating(model.model):
         forward, given = _of_predictor(model, text, output, False, edits, {})
         return record(forward, given, MapSelection(), edits, encoded)
@@ -107,7 +116,9 @@ def look_at_output(
 def look_at_sources(
     model: Predictor, text: object, output: Sequence[int], edits: Sequence[Edit]
 ) -> Look:
-    """What the encoder attends to under edits, for `look_at_output`; `output` is any that the edits are of."""
+    """What the encoder attends to under edits, for `look_at_output`;
+    `output` is any that the edits are of.
+    """
     with evaluating(model.model):
         forward, given = _of_predictor(model, text, output, False, edits, {})
         return record_encoder(forward, given, MapSelection(), edits)
@@ -148,7 +159,9 @@ def _of_predictor(
 
 
 def _check_output(model: Predictor, output: Any) -> None:
-    """Refuse what is neither a text or a label nor, for a model that generates, ids of its vocabulary."""
+    """Refuse what is neither a text or a label nor, for a model that generates,
+    ids of its vocabulary.
+    """
     if output is None or isinstance(output, str):
         return
     size = model.target.size
@@ -241,8 +254,8 @@ def pairs_of(
 ) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on.
 
-    references   also the targets that have no probability, as numbers: outputs are compared with them,
-                 and `look` shows none of them
+    references   also the targets that have no probability, as numbers: outputs are compared with
+                 them, and `look` shows none of them
     """
     config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
     alone = not config.source_fields

@@ -15,7 +15,8 @@ from regard.views.training_curves import curve_points, panels
 def plot(
     runs: str | Path | Sequence[str | Path], out: str | Path | None = None, *, width: int = 80
 ) -> str | None:
-    """Curves of one run or of several together: loss, each validation metric, and the learning rate, by step.
+    """Curves of one run or of several together: loss, each validation metric,
+    and the learning rate, by step.
 
     runs    the folder of a run, or several
     out     a file in .svg or .png to draw them in; without one they are returned as text

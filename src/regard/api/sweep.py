@@ -1,4 +1,6 @@
-"""`regard sweep`: a training run for each combination of settings, or a search by Optuna, and a table of results."""
+"""`regard sweep`: a training run for each combination of settings, or a search by Optuna,
+and a table of results.
+"""
 
 import json
 import re
@@ -32,7 +34,9 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Range:
-    """The values of a key that a search may try: from `low` to `high`, whole numbers if both are."""
+    """The values of a key that a search may try: from `low` to `high`,
+    whole numbers if both are.
+    """
 
     low: int | float
     high: int | float
@@ -66,13 +70,14 @@ def sweep(
     on_event: EventHandler = ignore_event,
     progress: bool = True,
 ) -> list[SweepRun]:
-    """Train a recipe with every combination of the values of a grid; the best run first, by `train.monitor`.
+    """Train a recipe with every combination of the values of a grid; the best run first,
+    by `train.monitor`.
 
     recipe     a TOML file, the name of a built-in recipe, or a mapping with its tables
     out        the folder of the runs, each in a folder of its own
     grid       values by key: {"train.learning_rate": [1e-3, 5e-4], "model.encoder.layers": [2, 4]}
-    ranges     search instead, with Optuna's default sampler: {"train.learning_rate": "1e-4:1e-2:log"}; the values of a
-               grid are then choices of the search
+    ranges     search instead, with Optuna's default sampler: {"train.learning_rate":
+               "1e-4:1e-2:log"}; the values of a grid are then choices of the search
     trials     runs of a search; one that diverges counts, and is left out of the results
     changes    of the recipe, for all runs: "train.max_steps=500"
     cache, on_event, progress   as of `regard.train`
@@ -145,7 +150,10 @@ def _search(
     higher_is_better: bool,
     on_event: EventHandler,
 ) -> list[SweepRun]:
-    """The runs of a search by Optuna. Its choices follow from the results so far, so that a search can be repeated."""
+    """The runs of a search by Optuna.
+
+    Its choices follow from the results so far, so that a search can be repeated.
+    """
     try:
         import optuna
     except ImportError:

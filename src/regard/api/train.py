@@ -1,4 +1,6 @@
-"""`regard.train`: from a recipe and its data to the best model of a run; `regard.prepare`: its tokenized data."""
+"""`regard.train`: from a recipe and its data to the best model of a run; `regard.prepare`:
+its tokenized data.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -87,21 +89,26 @@ def train(
     on_event: EventHandler = ignore_event,
     progress: bool = True,
 ) -> Predictor:
-    """Train the model of a recipe, with checkpoints in the folder `run`. Returns the best model, ready to predict.
+    """Train the model of a recipe, with checkpoints in the folder `run`.
+
+    Returns the best model, ready to predict.
 
     recipe     a TOML file, the name of a built-in recipe, a mapping with its tables, or a `Recipe`
     run        the folder of the run: a new or an empty one, or with `resume` that of an earlier run
-    data       splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target) pairs, or
-               of mappings whose keys are the recipe's columns; each is read once
+    data       splits ("train", "valid", "test") as iterables instead of files: of texts, of
+               (source, target) pairs, or of mappings whose keys are the recipe's columns; each is
+               read once
     changes    of the recipe: "train.learning_rate=0.001"
     resume     continue from the run's last intact checkpoint
     cache      the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
     allow_changed_data   resume although the data are not those that the run began with
-    on_event   called with each event of the run: start, update, train, validation, checkpoint, warning, ...
+    on_event   called with each event of the run: start, update, train, validation, checkpoint,
+               warning, ...
     progress   show the progress on a terminal or in a notebook; elsewhere nothing is shown
 
-    Processes started by torchrun train one model and all return it; rank 0 writes and reports. Raises `InvalidRecipe`,
-    `InvalidArgument` (a folder that is in use, data that cannot be read), `Diverged` and `TrainingFailed`.
+    Processes started by torchrun train one model and all return it; rank 0 writes and reports.
+    Raises `InvalidRecipe`, `InvalidArgument` (a folder that is in use, data that cannot be read),
+    `Diverged` and `TrainingFailed`.
     """
     recipe = _read(recipe, changes, data, cache)
     if not str(run):
@@ -255,8 +262,8 @@ def prepare(
     recipe         a `Recipe`: `Recipe.of(...)` makes one of a mapping with its tables
     cache          the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
     on_event       called with the warnings of reading the data
-    vocabularies   of the sources and of the target; default: those of the model that training starts from, or learned
-                   from the training data
+    vocabularies   of the sources and of the target; default: those of the model that training
+                   starts from, or learned from the training data
     """
     check_trainable(recipe, vocabularies is not None)
     config = locate_data(recipe)
@@ -319,7 +326,8 @@ def make_model(
     sharded: bool = False,
     on_event: EventHandler = ignore_event,
 ) -> Model:
-    """The model before its first update, frozen as the recipe says, with pretrained weights or those of a checkpoint.
+    """The model before its first update, frozen as the recipe says,
+    with pretrained weights or those of a checkpoint.
 
     content, folder   of the checkpoint to resume from
     sharded           whether it will be sharded: it then stays on the CPU
@@ -368,7 +376,8 @@ def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
 def with_cached_features(
     recipe: Recipe, model: Model, data: Prepared, cache: Path, progress: PrepareProgress
 ) -> Prepared:
-    """The data with cached features in place of images, where neither the backbone nor the images ever change.
+    """The data with cached features in place of images,
+    where neither the backbone nor the images ever change.
 
     The teachers of a distillation read images, as the features are those of the student's backbone.
     """

@@ -1,4 +1,6 @@
-"""`regard.view`: attention captured from any module, as a look: text, a drawing, a page; `regard.page`: of several."""
+"""`regard.view`: attention captured from any module, as a look: text, a drawing, a page;
+`regard.page`: of several.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,7 +56,8 @@ def view(
 
 
 def page(looks: Look | Sequence[Look], path: str | Path) -> None:
-    """Write the looks of `regard.view` and `regard.look`, at several inputs, as one HTML page to choose from.
+    """Write the looks of `regard.view` and `regard.look`, at several inputs,
+    as one HTML page to choose from.
 
     looks   one or several
     path    the file to write

@@ -34,7 +34,8 @@ def train_word_vectors(
 ) -> WordVectors:
     """Train word vectors by word2vec.
 
-    text       a file with a sentence of space-separated words per line, or sentences as lists of words
+    text       a file with a sentence of space-separated words per line, or sentences as lists of
+               words
     out        the file to write the vectors to, in word2vec's text format
     config     the configuration, or changes of its defaults: ["dim=200", "algorithm=cbow"]
     device     "cpu", "cuda", or "auto": a GPU where there is one
