@@ -1,7 +1,9 @@
-"""The command line: one function per verb, which parses, calls and prints. Nothing heavy is imported until it runs.
+"""The command line: one function per verb, which parses, calls and prints.
+Nothing heavy is imported until it runs.
 
-Results go to stdout, messages and the log records of `regard` to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad
-input; 3 training diverged; 4 checkpoint refused; 128 + its number stopped by a signal.
+Results go to stdout, messages and the log records of `regard` to stderr. Exit codes: 0 done; 1
+failure; 2 usage or bad input; 3 training diverged; 4 checkpoint refused; 128 + its number stopped
+by a signal.
 """
 
 import errno
@@ -165,7 +167,9 @@ def _discard_unread() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null for standard streams that the parent process closed: the next files would get their numbers."""
+    """Open /dev/null for standard streams that the parent process closed:
+    the next files would get their numbers.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)

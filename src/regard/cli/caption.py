@@ -48,8 +48,8 @@ def caption(
 ) -> None:
     """Print a caption for every image: its path, a tab and the caption.
 
-    An image that cannot be read is reported on stderr, the others are captioned, and the exit code is 1. Drawings show
-    the mean over the heads of the decoder's last layer.
+    An image that cannot be read is reported on stderr, the others are captioned, and the exit code
+    is 1. Drawings show the mean over the heads of the decoder's last layer.
 
     Examples: regard caption runs/captions photos/*.jpg
 

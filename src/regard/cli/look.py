@@ -44,7 +44,8 @@ def look(
         str | None,
         argument(
             "TEXT",
-            "A text, a list of vectors in JSON, or the path of an image or of a .npy file [default: lines of stdin].",
+            "A text, a list of vectors in JSON, or the path of an image or of a .npy file "
+            "[default: lines of stdin].",
         ),
     ] = None,
     output: Annotated[
@@ -57,8 +58,8 @@ def look(
         list[str] | None,
         option(
             "NAME|FILE",
-            "Look at a split of the run's data, or at a table, or two files, of inputs and outputs. "
-            "A .tsv or .csv begins with a line of names.",
+            "Look at a split of the run's data, or at a table, or two files, of inputs and "
+            "outputs. A .tsv or .csv begins with a line of names.",
             complete=completion.splits,
         ),
     ] = None,
@@ -66,7 +67,8 @@ def look(
         list[str] | None,
         option(
             "NAME",
-            "Column of a table: of --data, inputs and outputs; of --file, inputs [default: the recipe's].",
+            "Column of a table: of --data, inputs and outputs; of --file, "
+            "inputs [default: the recipe's].",
         ),
     ] = None,
     layer: Annotated[
@@ -92,7 +94,8 @@ def look(
         bool,
         flag(
             "--summary",
-            "A line for every head with its measured properties over all inputs (docs/interpret.md).",
+            "A line for every head with its measured properties over "
+            "all inputs (docs/interpret.md).",
         ),
     ] = False,
     sort: Annotated[
@@ -134,15 +137,18 @@ def look(
     trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a model attends to while it reads an input and generates its output. Weights are exact.
+    """Show what a model attends to while it reads an input and generates its output.
+    Weights are exact.
 
-    Without --map or --layer, the mean head of the last cross-attention is shown; --json and pages have all maps.
+    Without --map or --layer, the mean head of the last cross-attention is shown; --json and pages
+    have all maps.
 
     Examples: regard look runs/translation "A dog runs."
 
     regard look runs/captions dog.jpg --words
 
-    regard look runs/translation "A dog runs." --output "Ein Hund rennt." --layer 2 --head 0 --numbers
+    regard look runs/translation "A dog runs." --output "Ein Hund rennt." --layer 2 --head 0
+    --numbers
 
     regard look runs/translation "A dog runs." --out page.html
 
@@ -373,8 +379,9 @@ def align(
 ) -> None:
     """Align the words of texts and translations, line by line, from the model's cross-attention.
 
-    Links are in Pharaoh format: 1-2 links the second word of the source and the third of the target. With --references,
-    the alignment error rate follows on stderr, or as the last line of --json.
+    Links are in Pharaoh format: 1-2 links the second word of the source and the third of the
+    target. With --references, the alignment error rate follows on stderr, or as the last line of
+    --json.
 
     Examples: regard align runs/translation --sources test.en --targets test.de
 

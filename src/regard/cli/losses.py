@@ -1,4 +1,6 @@
-"""What the outputs of `regard predict` do not show: counted, and reported on stderr when all are printed."""
+"""What the outputs of `regard predict` do not show: counted,
+and reported on stderr when all are printed.
+"""
 
 import sys
 from collections import Counter

@@ -80,14 +80,16 @@ Data = Annotated[
     list[str] | None,
     option(
         "FILE",
-        "Evaluate on new data: a table, or one option each for a file of sources and one of targets.",
+        "Evaluate on new data: a table, or one option each for a file "
+        "of sources and one of targets.",
     ),
 ]
 Column = Annotated[
     list[str] | None,
     option(
         "NAME",
-        "Column of a .csv, .tsv, .jsonl or .parquet: sources first, then targets [default: the recipe's].",
+        "Column of a .csv, .tsv, .jsonl or .parquet: sources first, then "
+        "targets [default: the recipe's].",
     ),
 ]
 InputColumn = Annotated[
@@ -141,7 +143,9 @@ Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long
 def read_inputs(
     files: Sequence[Path | None], columns: Sequence[str], errors: str = "strict"
 ) -> Iterator[str]:
-    """The lines of files, or of stdin without any; of tables, these columns, with tabs between them."""
+    """The lines of files, or of stdin without any; of tables, these columns,
+    with tabs between them.
+    """
     from regard.data.text import texts
 
     mode = _error_mode(errors)
@@ -177,7 +181,9 @@ def _error_mode(errors: str) -> "Errors":
 
 
 def show(text: str, end: str = "\n", file: TextIO | None = None, *, flush: bool = True) -> None:
-    """Print a text of a model or of data: exactly to a file or a pipe, without unprintable characters to a terminal."""
+    """Print a text of a model or of data: exactly to a file or a pipe,
+    without unprintable characters to a terminal.
+    """
     file = file or sys.stdout
     if file.isatty():
         text = printable(text, also="\t\n")

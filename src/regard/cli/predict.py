@@ -53,8 +53,8 @@ def predict(
         list[Path] | None,
         argument(
             "FILE",
-            "Texts, lists of vectors or paths of files, one per line, or tables [default: stdin]; or images and .npy "
-            "files themselves, and folders and .zip files of them.",
+            "Texts, lists of vectors or paths of files, one per line, or tables [default: stdin]; "
+            "or images and .npy files themselves, and folders and .zip files of them.",
         ),
     ] = None,
     column: InputColumn = None,
@@ -80,15 +80,16 @@ def predict(
         bool,
         flag(
             "--probabilities",
-            "Print all labels of a classifier with their probabilities, best first, separated by tabs.",
+            "Print all labels of a classifier with their probabilities, "
+            "best first, separated by tabs.",
         ),
     ] = False,
     conll: Annotated[
         bool,
         flag(
             "--conll",
-            "Print each word and its tag on a line, and a blank line after each sentence; of CoNLL-U files, in all "
-            "ten columns.",
+            "Print each word and its tag on a line, and a blank line after each sentence; of "
+            "CoNLL-U files, in all ten columns.",
         ),
     ] = False,
     attention: Annotated[
@@ -110,8 +111,8 @@ def predict(
         Path | None,
         option(
             "FILE",
-            "Write the outputs to this file instead, which appears when it is complete; vectors and numbers also as "
-            ".npy or .npz.",
+            "Write the outputs to this file instead, which appears when it is complete; vectors "
+            "and numbers also as .npy or .npz.",
         ),
     ] = None,
     workers: Annotated[
@@ -140,7 +141,8 @@ def predict(
 ) -> None:
     """Print an output for every line of stdin or of files, line by line.
 
-    The outputs of a language model of running text have line breaks of their own; --json has each on one line.
+    The outputs of a language model of running text have line breaks of their own; --json has each
+    on one line.
 
     Examples: echo "3 March 1999" | regard predict runs/dates
 
@@ -336,7 +338,9 @@ def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
 def _inputs(
     predictor: "Predictor", files: Sequence[Path], columns: Sequence[str], errors: str
 ) -> Iterator[Any]:
-    """The inputs in files, on stdin without any; also files that are inputs, as images are, and folders of them."""
+    """The inputs in files, on stdin without any; also files that are inputs, as images are,
+    and folders of them.
+    """
     given: Sequence[Path | None] = files or [None]
     for file in given:
         yield from model_inputs(file, predictor, columns, errors)

@@ -1,4 +1,6 @@
-"""The outputs of `regard predict` and `regard caption`: printed line by line, as JSON, as arrays."""
+"""The outputs of `regard predict` and `regard caption`: printed line by line, as JSON,
+as arrays.
+"""
 
 import json
 import sys
@@ -28,7 +30,8 @@ class OutputPrinter:
     scores          before each output its log-probability
     as_json         all outputs of an input as one line of JSON
     probabilities   all labels with their probabilities instead
-    conll           words and tags in columns instead: their names in CoNLL-U, or none of other files
+    conll           words and tags in columns instead: their names in CoNLL-U, or none of other
+                    files
     flush           after each input
     """
 
@@ -91,7 +94,9 @@ def print_texts(
 
 
 def attention_line(line: str, outputs: "Sequence[Output]") -> bytes:
-    """A line of JSON: of every output its tokens, and by layer and head a row of weights for each."""
+    """A line of JSON: of every output its tokens,
+    and by layer and head a row of weights for each.
+    """
     each = []
     for output in outputs:
         weights = None if output.attention is None else output.attention.tolist()
@@ -121,7 +126,9 @@ def _as_conll(output: "Output", columns: Sequence[str]) -> str:
 
 @contextmanager
 def outputs_to(path: Path | None) -> Iterator[TextIO]:
-    """Where outputs are printed: a file, which is there when all are, or stdout. Libraries print to stderr, as Ray."""
+    """Where outputs are printed: a file, which is there when all are, or stdout.
+    Libraries print to stderr, as Ray.
+    """
     if path is None:
         stdout = sys.stdout
         with redirect_stdout(sys.stderr):
@@ -140,7 +147,9 @@ def outputs_to(path: Path | None) -> Iterator[TextIO]:
 def write_arrays(
     predicted: "Iterator[tuple[Any, list[Output]]]", out: Path, gives: str, losses: Losses
 ) -> None:
-    """Write the outputs as one array, or in .npz as an array for each input, named by its number from 1."""
+    """Write the outputs as one array, or in .npz as an array for each input,
+    named by its number from 1.
+    """
     import numpy as np
 
     arrays: dict[str, Any] = {}

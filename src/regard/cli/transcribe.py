@@ -30,8 +30,9 @@ def transcribe(
 ) -> None:
     """Print the text of recordings of any length, a line for each, word by word as they are known.
 
-    The model has a CTC head. A recording is read in windows that overlap, so that memory does not grow with its length.
-    A recording that cannot be read is reported on stderr, the others are transcribed, and the exit code is 1.
+    The model has a CTC head. A recording is read in windows that overlap, so that memory does not
+    grow with its length. A recording that cannot be read is reported on stderr, the others are
+    transcribed, and the exit code is 1.
 
     Examples: regard transcribe runs/digit-strings recording.wav
 

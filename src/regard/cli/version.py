@@ -1,4 +1,6 @@
-"""`regard --version --verbose`: what a report of a bug needs. Imports PyTorch when it is asked to."""
+"""`regard --version --verbose`: what a report of a bug needs.
+Imports PyTorch when it is asked to.
+"""
 
 import os
 import platform
@@ -11,7 +13,9 @@ from regard.core.version import __version__
 
 
 def version_lines() -> Iterator[str]:
-    """The versions of Regard, Python and PyTorch, the system, the engines, and all packages that Regard can use."""
+    """The versions of Regard, Python and PyTorch, the system, the engines,
+    and all packages that Regard can use.
+    """
     import torch
 
     yield f"regard {__version__}"
