@@ -61,7 +61,8 @@ def compare(
     sentences   number of examples that are shown
     split, data, sources, references, columns   what the systems are evaluated on, as of
                                                 `regard.evaluate`
-    metrics, resamples, by_length, decode, trust_data_paths, cache, device, progress   as of `regard.evaluate`
+    metrics, resamples, by_length, decode, trust_data_paths, cache, device, progress   as of
+                                                `regard.evaluate`
 
     Outputs are kept in temporary files; in memory are the statistics of each example and the
     sentences.
@@ -71,9 +72,19 @@ def compare(
         remedy = "`regard evaluate` evaluates one."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
     evaluation = Evaluation(
-        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
-        trust_data_paths, progress,
-    )  # fmt: skip
+        split,
+        sources,
+        references,
+        as_paths(data),
+        columns,
+        metrics,
+        by_length,
+        cache,
+        device,
+        decode or {},
+        trust_data_paths,
+        progress,
+    )
     loaded = [system if is_file(system) else evaluation.load(system) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
     # Language models have no outputs to compare.

@@ -71,9 +71,9 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
         accuracy = evaluate(model, metrics=["accuracy"], cache=cache)["accuracy"].value
         print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
         for text, _ in islice(rows_of(recipe, "test"), 2):
-            print(
-                f"\n{look_text(look(model, text), width=shutil.get_terminal_size().columns, color=color)}"
-            )
+            width = shutil.get_terminal_size().columns
+            shown = look_text(look(model, text), width=width, color=color)
+            print(f"\n{shown}")
         print(
             f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict '
             f"{shlex.quote(str(run))}"

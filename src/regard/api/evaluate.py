@@ -84,9 +84,19 @@ def evaluate(
     progress               show how many examples are done, on a terminal or in a notebook
     """
     evaluation = Evaluation(
-        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
-        trust_data_paths, progress,
-    )  # fmt: skip
+        split,
+        sources,
+        references,
+        as_paths(data),
+        columns,
+        metrics,
+        by_length,
+        cache,
+        device,
+        decode or {},
+        trust_data_paths,
+        progress,
+    )
     systems = [systems] if isinstance(systems, SystemInput) else systems
     models = sum(not is_file(system) for system in systems)
     if outputs is not None and models != 1:

@@ -24,9 +24,19 @@ from regard.training.epoch_batches import lanes_of
 
 # Keys of [train] that may change when a run is resumed.
 RESUMABLE = {
-    "max_steps", "max_epochs", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples",
-    "device", "cuda_graphs", "fsdp", "distributed_timeout",
-}  # fmt: skip
+    "max_steps",
+    "max_epochs",
+    "validate_every",
+    "log_every",
+    "loggers",
+    "keep_checkpoints",
+    "patience",
+    "log_samples",
+    "device",
+    "cuda_graphs",
+    "fsdp",
+    "distributed_timeout",
+}
 
 
 def check_examples(task: Task, config: DataConfig, prepared: Prepared) -> None:

@@ -34,8 +34,9 @@ def target_labels(texts: Iterable[str]) -> Labels:
     combined = list(_combined(counts))
     if combined:
         logger.warning(
-            "data.target: %r is learned as one label, though other labels have its parts (%s such labels). For "
-            'several labels of one input, set data.target.kind = "labels"; otherwise rename these.',
+            "data.target: %r is learned as one label, though other labels have its parts "
+            "(%s such labels). For several labels of one input, set "
+            'data.target.kind = "labels"; otherwise rename these.',
             combined[0],
             len(combined),
         )
@@ -53,8 +54,11 @@ def _refuse_numbers(counts: Counter[str]) -> None:
             wanted="labels",
             got=f"{len(counts):,} different numbers in {counts.total():,} examples, as "
             f"{next(iter(counts))}",
-            remedy="Each number would be a class of its own, unrelated to the others. Predict numbers, "
-            'with data.target.kind = "number", or write classes, such as "low" and "high".',
+            remedy=(
+                "Each number would be a class of its own, unrelated to the others. Predict "
+                'numbers, with data.target.kind = "number", or write classes, such as "low" '
+                'and "high".'
+            ),
         )
 
 

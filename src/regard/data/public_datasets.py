@@ -99,8 +99,8 @@ DATASETS: dict[str, PublicDataset] = {
             "sst2/dev.tsv.gz": "84207e6be5873fb18db798cc6faec86871f5a426554650ff64a1c34e87665f6f",
             "sst2/test.tsv.gz": "fcd46f967b7b8efd8b5398481dadf873886298d092195167af907fd532e81e1c",
         },
-        how="Write tables of two columns with a first line `label<TAB>sentence`; a label is 0 or 1. The recipe "
-        "masked-language-model reads these sentences after the lines of WikiText-2, but empty "
+        how="Write tables of two columns with a first line `label<TAB>sentence`; a label is 0 or "
+        "1. The recipe masked-language-model reads these sentences after the lines of WikiText-2, but empty "
         "ones and headings: (zcat wikitext2/wiki.train.tokens.gz | grep -v '^ *$' | grep -v '^ = "
         "'; zcat sst2/train.tsv.gz | tail -n +2 | cut -f2) | gzip > sentences/train.txt.gz; zcat "
         "sst2/dev.tsv.gz | tail -n +2 | cut -f2 | gzip > sentences/valid.txt.gz",
@@ -110,16 +110,16 @@ DATASETS: dict[str, PublicDataset] = {
         "https://github.com/UniversalDependencies/UD_English-EWT",
         "CC BY-SA 4.0",
         ("parts-of-speech",),
-        how="Put en_ewt-ud-train.conllu, -dev and -test into the folder ud_ewt, or name them in data.train, data.valid "
-        "and data.test. Releases differ a little in their words and tags.",
+        how="Put en_ewt-ud-train.conllu, -dev and -test into the folder ud_ewt, or name them in "
+        "data.train, data.valid and data.test. Releases differ a little in their words and tags.",
     ),
     "fsdd": PublicDataset(
         "Free Spoken Digit Dataset, 3,000 recordings of ten digits by six speakers",
         "https://github.com/Jakobovski/free-spoken-digit-dataset",
         "CC BY-SA 4.0",
         ("spoken-digits", "digit-strings", "digit-strings-attention"),
-        how="Pack its folder recordings as fsdd/recordings.zip. Then regard data fsdd --build writes what the recipes "
-        "read: tables of single digits by the customary split (fsdd/digits) and by speakers "
+        how="Pack its folder recordings as fsdd/recordings.zip. Then regard data fsdd --build "
+        "writes what the recipes read: tables of single digits by the customary split (fsdd/digits) and by speakers "
         "(fsdd/speakers/NAME, of whom NAME is tested), and strings of one to seven digits "
         "(fsdd/strings.zip and fsdd/strings).",
         build=_write_spoken_digits,
@@ -128,9 +128,15 @@ DATASETS: dict[str, PublicDataset] = {
         "Flickr8k, 8,000 photographs with five captions each",
         "https://hockenmaier.cs.illinois.edu/8k-pictures.html",
         "non-commercial research and education",
-        ("captions-rnn", "captions-rnn-attention", "captions-transformer", "captions-self-critical", "captions-vit"),
-        how="Name Flickr8k.token.txt, the lists of the splits' images and the folder of the images in data.train, "
-        "data.valid, data.test and data.images.",
+        (
+            "captions-rnn",
+            "captions-rnn-attention",
+            "captions-transformer",
+            "captions-self-critical",
+            "captions-vit",
+        ),
+        how="Name Flickr8k.token.txt, the lists of the splits' images and the folder of the images "
+        "in data.train, data.valid, data.test and data.images.",
     ),
     "ett": PublicDataset(
         "ETTh1, two years of a power transformer's load and oil temperature, hour by hour",

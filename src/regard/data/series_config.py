@@ -46,9 +46,9 @@ class SeriesConfig(Config):
     )
     gaps: Gaps = doc(
         "refuse",
-        "where rows are missing by their times: refuse them; split: the rows after a gap are a series of their own; "
-        'fill: insert rows without values, for missing = "mask"; or ignore: read '
-        "rows as they follow one another",
+        "where rows are missing by their times: refuse them; split: the rows after a gap are a "
+        'series of their own; fill: insert rows without values, for missing = "mask"; or ignore: '
+        "read rows as they follow one another",
     )
     season: Count | None = doc(
         None,

@@ -93,7 +93,8 @@ class Schedule:
         last = torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column)
         indices = torch.cat(((order * longest + step)[there], reversed_[there], last))
         rows = int(sizes.sum())
-        tokens, reversed_, last = to_device(indices, source.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
+        moved = to_device(indices, source.device)
+        tokens, reversed_, last = moved.split((rows, rows, batch))  # type: ignore[no-untyped-call]
         step_sizes = [size for size in sizes.tolist() if size]
         return Schedule(
             step_sizes, Packing(tokens, batch, longest), Packing(reversed_, 1, rows), last

@@ -37,9 +37,10 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     norm_input: bool = doc(False, "normalize the embeddings too")
     norm_eps: Annotated[float, Range(0.0)] = doc(1e-5, "added to the variance in norms")
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = doc(
-        "relu", "activation of the feed-forward network; swiglu and geglu are gated, by silu and gelu_tanh",
+        "relu",
+        "activation of the feed-forward network; swiglu and geglu are gated, by silu and gelu_tanh",
         arxiv="2002.05202",
-    )  # fmt: skip
+    )
     ffn_bias: bool = doc(True, "biases in the feed-forward network")
     positions: PositionName = doc("sinusoidal", "position encoding")
     position_mode: Literal["add", "concatenate"] = doc(
@@ -158,9 +159,16 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
 
     def position_options(self, *, bidirectional: bool) -> PositionOptions:
         return PositionOptions(
-            self.dim, self.heads, self.dim_per_head, bidirectional, self.max_positions, self.position_offset,
-            self.rotary_base, self.relative_buckets, self.relative_max_distance,
-        )  # fmt: skip
+            self.dim,
+            self.heads,
+            self.dim_per_head,
+            bidirectional,
+            self.max_positions,
+            self.position_offset,
+            self.rotary_base,
+            self.relative_buckets,
+            self.relative_max_distance,
+        )
 
     def block_dims(self) -> dict[str, int]:
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads

@@ -12,9 +12,16 @@ from regard.core.shapes import Tensor
 
 _DRAWS = (torch.rand, torch.randn)
 _FILLS = (
-    Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.trunc_normal_, nn.init.xavier_uniform_,
-    nn.init.xavier_normal_, nn.init.kaiming_uniform_, nn.init.kaiming_normal_,
-)  # fmt: skip
+    Tensor.uniform_,
+    Tensor.normal_,
+    nn.init.uniform_,
+    nn.init.normal_,
+    nn.init.trunc_normal_,
+    nn.init.xavier_uniform_,
+    nn.init.xavier_normal_,
+    nn.init.kaiming_uniform_,
+    nn.init.kaiming_normal_,
+)
 _SCALINGS = (Tensor.mul, Tensor.div)
 
 

@@ -39,7 +39,8 @@ figcaption small { display: block; color: #666; overflow-wrap: anywhere; }
 """
 PAGE = (
     page_start("Captions and their attention", STYLE, allowed="img-src data:; ")
-    + "<p>Point at a word, or move to it with the tab key: the regions it attended to stay light.</p>\n"
+    + "<p>Point at a word, or move to it with the tab key: "
+    "the regions it attended to stay light.</p>\n"
 )
 
 

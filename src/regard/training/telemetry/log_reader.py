@@ -37,6 +37,9 @@ class LogPosition:
         return LogPosition(int(found[1]), int(found[2], 16))
 
 
+BEGINNING = LogPosition()
+
+
 @dataclass(frozen=True)
 class NewLines:
     """The lines after a position, without one that is still being written."""
@@ -47,7 +50,7 @@ class NewLines:
     complete: bool  # these are all that there are
 
 
-def new_lines(path: Path, after: LogPosition = LogPosition(), *, most: int = MOST) -> NewLines:  # noqa: B008  frozen
+def new_lines(path: Path, after: LogPosition = BEGINNING, *, most: int = MOST) -> NewLines:
     """The lines after a position, about `most` bytes of them; the file is only read."""
     with path.open("rb") as file:
         begin = max(0, after.offset - TAIL)
