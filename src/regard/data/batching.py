@@ -48,12 +48,10 @@ class Batch:
     targets: FieldBatch  # token ids from <s> to </s>, tags, or labels
     tokens: int  # number of predictions: every target token but the first of a text, or every label
     rows: torch.Tensor  # indices of the examples in the corpus
-    plan_batches: int = (
-        1  # batches of the epoch's plan that all ranks together have taken with this one
-    )
-    borrowed: bool = (
-        False  # computed by a rank without an example of its own; its loss does not count
-    )
+    # Batches of the epoch's plan that all ranks together have taken with this one.
+    plan_batches: int = 1
+    # Computed by a rank without an example of its own; its loss does not count.
+    borrowed: bool = False
 
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device, except `rows`; asynchronous from pinned memory."""

@@ -20,11 +20,8 @@ from regard.data.image_store import stem
 from regard.data.text import Errors
 
 CaptionRows = Iterator[tuple[str, str]]  # file name of an image, and a caption
-SHARES = {
-    "train": ("train", "restval"),
-    "valid": ("val",),
-    "test": ("test",),
-}  # names in Karpathy's files
+# The splits by their names in Karpathy's files.
+SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}
 USED = {"images", "filename", "filepath", "split", "sentences", "raw"}
 USED |= {"id", "file_name", "annotations", "image_id", "caption"}
 

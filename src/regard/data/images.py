@@ -32,16 +32,10 @@ from regard.data.text import open_regular, readable
 # The filters of Pillow.
 ResizeFilter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 HALVES = (0.5, 0.5, 0.5)
-FORMATS = (
-    "BMP",
-    "GIF",
-    "JPEG",
-    "PNG",
-    "PPM",
-    "TIFF",
-    "WEBP",
-)  # none that runs a program, unlike EPS
-MAX_PIXELS = 1 << 26  # a file of some kilobytes may claim billions
+# None of these runs a program, unlike EPS.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# A file of some kilobytes may claim billions of pixels.
+MAX_PIXELS = 1 << 26
 LARGE = 1 << 24
 AT_ONCE = 1 << 25
 BAND = 1 << 20  # pixels that are converted at a time

@@ -29,9 +29,8 @@ class PublicDataset:
     recipes: tuple[str, ...]
     # SHA-256 of each, by path; none where files vary.
     files: Mapping[str, str] = field(default_factory=dict)
-    url: str | None = (
-        None  # of a file, with {name} for the last part of its path; None: fetched by hand
-    )
+    # Of a file, with {name} for the last part of its path; None: fetched by hand.
+    url: str | None = None
     how: str = ""  # what else is to be done
     # Writes what recipes read and what is made from the files, in a folder; None:
     # they read the files.

@@ -6,13 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-SPECIALS = (
-    "<pad>",
-    "<s>",
-    "</s>",
-    "<unk>",
-    "<mask>",
-)  # the first tokens of every tokenizer that Regard trains
+# The first tokens of every tokenizer that Regard trains.
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
 LONGEST = 64  # tokens around a text
 OPTIONAL = ("start", "unknown", "mask")

@@ -467,10 +467,13 @@ class Predictor:
         """The recipe's [decode] with these options; None stands for the recipe's own value."""
         chosen = {key: value for key, value in options.items() if value is not None}
         if chosen.get("sample"):
-            chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
-        elif "sample" in chosen:  # also where the recipe samples
+            # Sampling has no beam, also where the recipe has one.
+            chosen = {"beam_size": 1, **chosen}
+        elif "sample" in chosen:
+            # No sampling, also where the recipe samples.
             chosen = {**dict.fromkeys(("top_k", "top_p", "min_p", "typical_p")), **chosen}
-        if not self.task.searches and not self.task.has_beam:  # outputs are ranked without a beam
+        if not self.task.searches and not self.task.has_beam:
+            # Outputs are ranked without a beam.
             chosen["beam_size"] = chosen.get("num_hypotheses", self.recipe.decode.num_hypotheses)
         own = asdict(self.recipe.decode)
         if "threshold" in chosen:

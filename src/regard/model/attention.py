@@ -237,7 +237,8 @@ def _spec(
         remedy = "Make one: regard.Dot() and not regard.Dot or 'dot'."
         raise InvalidArgument("score", wanted=wanted, got=repr(score), remedy=remedy)
     else:
-        dtype = query.dtype  # the projections of a score may be wider
+        # The projections of a score may have a wider type.
+        dtype = query.dtype
         query = score.queries(query).to(dtype)
         key = score.keys(key).to(dtype)
         score_function = score.score_function(query.shape[-1])

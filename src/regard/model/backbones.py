@@ -261,7 +261,8 @@ def _norm(channels: int) -> FrozenBatchNorm:
 
 
 def _relu6(x: Tensor) -> Tensor:
-    return F.hardtanh_(x, 0.0, 6.0)  # in place: the backward does not need the input
+    # In place: the backward pass does not need the input.
+    return F.hardtanh_(x, 0.0, 6.0)
 
 
 def _same(conv: nn.Conv2d, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C y x"]:

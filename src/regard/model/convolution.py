@@ -75,16 +75,16 @@ class ConvLayer(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
         self.conv = nn.Conv1d(config.dim, 2 * config.dim, config.kernel_size, dilation=dilation)
         self.dropout = Dropout(config.dropout)
-        self.span = (
-            config.kernel_size - 1
-        ) * dilation  # positions between the first and the last tap
+        # Positions between the first and the last tap.
+        self.span = (config.kernel_size - 1) * dilation
         self.right_padding = 0 if causal else self.span // 2
 
     def forward(
         self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"] | None = None
     ) -> Float[Tensor, "B S W"]:
         h = self.norm(x)
-        if mask is not None:  # padding must equal what the convolution pads with
+        if mask is not None:
+            # Padding must equal what the convolution pads with.
             h = h.masked_fill(~mask[..., None], 0.0)
         h = F.pad(h.mT, (self.span - self.right_padding, self.right_padding))  # (B, W, S + span)
         return x + self._gated(h)

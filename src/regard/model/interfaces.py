@@ -37,9 +37,8 @@ class AttentionModule(nn.Module, ABC):
     """
 
     heads: int
-    attention_kind: AttentionKind = (
-        "self"  # "cross" where it is one of a decoder's `cross_attentions`
-    )
+    # "cross" where it is one of a decoder's `cross_attentions`.
+    attention_kind: AttentionKind = "self"
 
     @property
     @abstractmethod
@@ -335,9 +334,8 @@ class Pool(nn.Module, ABC):
 
     reads: ClassVar[Literal["all", "first", "last"]] = "all"  # which states it reads
     dim: int  # of the vector
-    parts: int = (
-        1  # equal parts of the vector, each with a classifier of its own; their logits are averaged
-    )
+    # Equal parts of the vector, each with a classifier of its own; their logits are averaged.
+    parts: int = 1
 
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:

@@ -199,7 +199,8 @@ class MultiHead(AttentionModule):
         if source is None:
             source = x
         if self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot):
-            joined = x is source  # queries, keys and values in one product
+            # Self-attention computes queries, keys and values in one product.
+            joined = x is source
             projections = [self.q_proj]
             if joined:
                 projections += [self.k_proj, self.v_proj]

@@ -45,12 +45,10 @@ class Positions(nn.Module):
 
     packable: ClassVar[bool] = True  # whether packed attention supports it
     limited: ClassVar[bool] = False  # whether there is a last position
-    extrapolates: ClassVar[bool] = (
-        False  # whether it is made for longer sequences than those of training
-    )
-    multiple_of: ClassVar[int] = (
-        1  # what the dim (of the model, or of a head for `Rotary`) must be a multiple of
-    )
+    # Whether it is made for longer sequences than those of training.
+    extrapolates: ClassVar[bool] = False
+    # What the dim (of the model, or of a head for `Rotary`) must be a multiple of.
+    multiple_of: ClassVar[int] = 1
 
 
 class PositionEncoding(Positions, ABC):

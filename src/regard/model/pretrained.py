@@ -47,9 +47,8 @@ def load_pretrained(encoder: nn.Module, config: BackboneConfig) -> None:
     assert grid is not None
     weights = pretrained_weights(config, weights_file(config))
     with torch.no_grad():
-        for name, tensor in weights_of(
-            grid.backbone
-        ).items():  # fewer than in the file, for a finer grid
+        # A finer grid has fewer weights than the file.
+        for name, tensor in weights_of(grid.backbone).items():
             tensor.copy_(weights[name])
 
 

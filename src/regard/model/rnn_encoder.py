@@ -82,7 +82,8 @@ class Schedule:
     def of(source: InputVectors) -> "Schedule":
         """Computed on the host, so that nothing waits for the GPU."""
         batch, longest = source.shape
-        counts = source.host_lengths.clamp(min=1)  # an empty sequence counts as one token
+        # An empty sequence counts as one token.
+        counts = source.host_lengths.clamp(min=1)
         lengths, order = counts.sort(descending=True, stable=True)
         step = torch.arange(longest)[:, None]
         column = torch.arange(batch)
@@ -236,9 +237,8 @@ class RnnEncoder(SequenceEncoder):
         place = order.argsort()
         ahead_at = (step * batch + place).T.flatten()
         back_at = (mirrored[:, place] * batch + place).T.flatten()
-        ends = (
-            lengths[place] - 1
-        ) * batch + place  # of the sequences, among the rows of a direction
+        # The ends of the sequences, among the rows of a direction.
+        ends = (lengths[place] - 1) * batch + place
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         rows = x.flatten(0, 1)  # (B · S, I)
         last: list[Tensor] = []

@@ -30,13 +30,11 @@ class Score(nn.Module):
     dim), or of `kv_heads` where query heads share a head of keys.
     """
 
-    packable: ClassVar[bool] = (
-        False  # whether packed attention supports it: dot products that keep the head dim
-    )
+    # Whether packed attention supports it: dot products that keep the head dim.
+    packable: ClassVar[bool] = False
     equal_dims: ClassVar[bool] = False  # whether queries and keys must have the same dim
-    linear_queries: ClassVar[bool] = (
-        False  # whether `queries` is a linear map, which kernels may fold into weights
-    )
+    # Whether `queries` is a linear map, which kernels may fold into weights.
+    linear_queries: ClassVar[bool] = False
     content_based: ClassVar[bool] = True  # whether scores depend on the queries and keys at all
 
     @classmethod

@@ -94,13 +94,11 @@ class TransformerState(DecoderState):
     memory: LayerMemories | None
     beams: int = 1
     time: int = 0  # steps taken
-    visible: Bool[Tensor, "B K room"] | None = (
-        None  # None: one hypothesis each, all since the first step
-    )
+    # None: one hypothesis each, all since the first step.
+    visible: Bool[Tensor, "B K room"] | None = None
     entered: Int[Tensor, " B"] | None = None  # the step at which each sequence was admitted
-    slides: bool = (
-        False  # whether a full cache drops its older half: a sliding window needs only the other
-    )
+    # Whether a full cache drops its older half: a sliding window needs only the other.
+    slides: bool = False
 
     @property
     def length(self) -> int:
@@ -248,7 +246,8 @@ class TransformerDecoder(Decoder[TransformerState]):
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
         room = capacity
         projected = None
-        shown = capturing_here() or intercepting_here()  # all positions, in every call
+        # Captures and interceptors get all positions, in every call.
+        shown = capturing_here() or intercepting_here()
         if self.window is not None and not shown:
             room = min(capacity, 2 * self.window + 2)
         slides = room < capacity

@@ -128,7 +128,8 @@ class ProcessGroup:
         those that do report it in the store.
         """
         others = set(range(self.world_size)) - {self.rank}
-        with suppress(Exception):  # the store's host may be down as well
+        # The store's host may be down as well.
+        with suppress(Exception):
             self.store.set(f"waits/{self.rank}", "")
             deadline = time.monotonic() + GRACE
             while len(others) > 1 and time.monotonic() < deadline:

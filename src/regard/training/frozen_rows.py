@@ -9,9 +9,8 @@ from torch import nn
 from regard.core.errors import CheckpointRefused
 from regard.core.shapes import Bool, Float, Tensor
 
-PREFIX = (
-    "frozen_rows."  # before the name of a matrix, in the tensors of a checkpoint's training state
-)
+# Before the name of a matrix, in the tensors of a checkpoint's training state.
+PREFIX = "frozen_rows."
 
 
 class FrozenRows:

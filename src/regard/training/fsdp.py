@@ -38,7 +38,8 @@ class ShardedModel(nn.Module):
         blocks = [module for module in model.modules() if isinstance(module, TransformerBlock)]
         for module in (*blocks, self):
             sharded = fully_shard(module, mesh=mesh, reshard_after_forward=module is not self)
-            sharded.set_gradient_divide_factor(1.0)  # a sum: it is divided once, by all tokens
+            # The gradient is a sum: it is divided once, by all tokens.
+            sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
 
     def forward(self, batch: Batch, step: int) -> BatchLoss:

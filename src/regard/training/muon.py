@@ -18,9 +18,8 @@ class Muon(torch.optim.Muon):
     update without waiting for the device.
     """
 
-    found_inf: Float[Tensor, ""] | None = (
-        None  # 1 where gradients are not finite: nothing changes then
-    )
+    # 1 where gradients are not finite: nothing changes then.
+    found_inf: Float[Tensor, ""] | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

@@ -23,9 +23,8 @@ class RunState:
     skipped: int = 0  # consecutive updates without a finite gradient
     grad_norm: float | None = 0.0  # of the last update; None: not finite
     loss_since: float = 0.0  # summed since the last line of the log
-    nll_since: float = (
-        0.0  # of it, the negative log-likelihood: without label smoothing, R-Drop and penalties
-    )
+    # Of it, the negative log-likelihood: without label smoothing, R-Drop and penalties.
+    nll_since: float = 0.0
     tokens_since: int = 0
     history: ValidationHistory = field(default_factory=ValidationHistory)
     validated: bool = True  # whether the validation due at this step, if any, is done

@@ -72,9 +72,8 @@ class Field(Config, ABC):
     names_folders: ClassVar[bool] = False  # whether files in a folder of its name are its examples
     input_kind: ClassVar[str] = ""  # of the encoder's input module: a name of `INPUTS`
     also_read_by: ClassVar[tuple[str, ...]] = ()  # other input modules that can read it
-    needs_input_module: ClassVar[bool] = (
-        False  # whether encoders need another module than a token embedding
-    )
+    # Whether encoders need another module than a token embedding.
+    needs_input_module: ClassVar[bool] = False
     # Whether a value is a list of tokens, as a file with a token a line has them.
     is_token_list: ClassVar[bool] = False
     # Whether parts of a value, such as words, can have an output each (`positions`).

@@ -10,11 +10,8 @@ from regard.core.errors import InvalidArgument
 from regard.data.example import SPLITS, Example, Split
 
 SIZES: dict[Split, int] = {"train": 20_000, "valid": 1_000, "test": 1_000}
-SHARES: dict[Split, float] = {
-    "train": 0.8,
-    "valid": 0.1,
-    "test": 0.1,
-}  # of the space that is sampled
+# Of the space that is sampled.
+SHARES: dict[Split, float] = {"train": 0.8, "valid": 0.1, "test": 0.1}
 
 
 def uniform(task: str, split: Split, seed: int) -> Callable[[], float]:
