@@ -244,7 +244,7 @@ def predict(
             losses.add(outputs)
             if attention_file is not None:
                 attention_file.write(attention_line(str(line), outputs))
-            printer.print(str(line), outputs, printed)
+            printer.print(line, outputs, printed)
     _end(losses)
 
 

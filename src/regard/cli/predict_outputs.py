@@ -43,11 +43,12 @@ class OutputPrinter:
     conll: Sequence[str] | None
     flush: bool
 
-    def print(self, line: str, outputs: "Sequence[Output]", file: TextIO) -> None:
+    def print(self, line: Any, outputs: "Sequence[Output]", file: TextIO) -> None:
+        """Print the outputs of a line of the input: a text, or what such a line stands for."""
         if self.conll is not None:
             show(_as_conll(outputs[0], self.conll), end="", file=file, flush=self.flush)
         elif self.as_json:
-            print_json(line, outputs, file, flush=self.flush)
+            print_json(str(line), outputs, file, flush=self.flush)
         elif self.probabilities:
             labels = (outputs[0].probabilities or {}).items()  # none for an empty line
             cells = [f"{one_line(label)}\t{value:.4f}" for label, value in labels]
