@@ -21,8 +21,8 @@ from statistics import median
 
 import numpy as np
 
-from regard.data.arrays import TextWriter, open_column
 from regard.data.batching import batches
+from regard.data.column_files import TextWriter, open_text
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, prepare
 from regard.data.fields.base import make_field
@@ -88,7 +88,7 @@ def synthetic(folder: Path, times: int) -> None:
 
 def walk(folder: Path) -> None:
     """An epoch in this process; print its most memory, own and all, in MiB, and batches a second."""
-    corpus = Corpus(open_column(folder / "source", None), open_column(folder / "target", None))
+    corpus = Corpus(open_text(folder / "source", None), open_text(folder / "target", None))
     own, count, start = 0, 0, time.perf_counter()
     for count, _ in enumerate(batches(corpus, budget=BUDGET, seed=0, epoch=0), start=1):
         if count % 50 == 0:

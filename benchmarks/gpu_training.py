@@ -24,8 +24,8 @@ from convolutions import DILATIONS, DIM, PlainConvolutions
 from gpu_decoding import TRANSFORMER, marian, sources
 from gpu_limits import GpuLimits, Run, timed
 from regard.core.sequence import Packed, Tokens, pin_memory
-from regard.data.arrays import LabelColumn
 from regard.data.batching import Batch, PackedCapacity, pack_batch
+from regard.data.columns import LabelColumn
 from regard.data.corpus import Corpus
 from regard.data.special_tokens import END, START
 from regard.model.embedding import Embedding

@@ -21,7 +21,8 @@ def layers() -> list[tuple[str, bool, str]]:
     for layer in contracts[0]["layers"]:
         name = layer.strip("()").removeprefix("regard.")
         text = (ROOT / "src" / "regard" / name / "__init__.py").read_text("utf-8")
-        about = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+        docstring = ast.get_docstring(ast.parse(text)) or ""
+        about = " ".join(docstring.split("\n\n")[0].split())
         found.append((name, layer.startswith("("), about))
     return found
 

@@ -9,9 +9,9 @@ import torch
 import regard
 from regard.api.train import train
 from regard.core.config import read
-from regard.data.arrays import ImageColumn, LabelColumn
 from regard.data.augmentation import AREA, DRAWS, JITTER, LUMA, RATIO, augment
 from regard.data.batching import batches, evaluation_batches, uniform_draws
+from regard.data.columns import ImageColumn, LabelColumn
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, prepare
 from regard.data.images import normalize

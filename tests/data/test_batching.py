@@ -16,7 +16,6 @@ from hypothesis import given, settings, strategies as st
 from regard.core.errors import InvalidArgument, RegardError
 from regard.core.sequence import Tokens
 from regard.data import batching as module
-from regard.data.arrays import LabelColumn, RunningTextColumn, TextColumn
 from regard.data.batching import (
     Batch,
     _splitmix,
@@ -28,6 +27,7 @@ from regard.data.batching import (
     stateful_batches,
     uniform_draws,
 )  # fmt: skip
+from regard.data.columns import LabelColumn, RunningTextColumn, TextColumn
 from regard.data.corpus import Corpus
 from regard.data.prefetch import THREAD, arriving, prefetch
 

@@ -20,7 +20,7 @@ from regard.core import atomic_io
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Locked
 from regard.data import corpus as module
-from regard.data.arrays import RunningTextColumn
+from regard.data.columns import RunningTextColumn
 from regard.data.config import DataConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import Example

@@ -22,9 +22,9 @@ from regard.api.evaluate import evaluate
 from regard.api.train import train
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, MissingExtra
-from regard.data import arrays
-from regard.data.arrays import ImageColumn
+from regard.data import column_files
 from regard.data.batching import batches
+from regard.data.columns import ImageColumn
 from regard.data.config import DataConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import SPLITS
@@ -608,8 +608,8 @@ def test_other_formats_give_the_same_corpus(tmp_path, table, form):
 def test_the_number_of_threads_changes_nothing(tmp_path, table, monkeypatch):
     found = []
     for workers, at_once in ((1, 64), (4, 64), (3, 2)):
-        monkeypatch.setattr(arrays, "WORKERS", workers)
-        monkeypatch.setattr(arrays, "CHUNK", at_once)
+        monkeypatch.setattr(column_files, "WORKERS", workers)
+        monkeypatch.setattr(column_files, "CHUNK", at_once)
         made = prepare(table, tmp_path / f"{workers} {at_once}")
         found.append(
             (made.key, made.train.source.pixels.tobytes(), made.train.source.which.tolist())

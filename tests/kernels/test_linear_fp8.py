@@ -12,8 +12,8 @@ import regard
 from regard.api.train import device_of
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import Tokens
-from regard.data.arrays import LabelColumn
 from regard.data.batching import Batch
+from regard.data.columns import LabelColumn
 from regard.data.corpus import Corpus
 from regard.kernels.layers import linear as plain, linear_fp8
 from regard.kernels.layers.linear import ACTIVATIONS, activation_backward, linear

@@ -18,7 +18,7 @@ from regard.api import train as train_verb
 from regard.api.train import make_model, prepare, train
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra, TrainingFailed
 from regard.data import features as features_module
-from regard.data.arrays import FeatureColumn
+from regard.data.columns import FeatureColumn
 from regard.data.images import normalize
 from regard.data.synthetic.sampling import SIZES
 from regard.inference.load import load

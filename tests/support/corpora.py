@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from regard.data.arrays import LabelColumn, TextColumn
+from regard.data.columns import LabelColumn, TextColumn
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.special_tokens import END, START
 from regard.data.vocabulary import Labels

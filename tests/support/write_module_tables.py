@@ -18,8 +18,9 @@ START, END = (
 
 
 def first_line(path: Path) -> str:
-    line = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
-    return line.removesuffix(".").replace("|", "\\|")
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    first_paragraph = docstring.split("\n\n")[0]
+    return " ".join(first_paragraph.split()).removesuffix(".").replace("|", "\\|")
 
 
 def packages() -> list[str]:

@@ -10,8 +10,8 @@ from regard.api.evaluate import score
 from regard.api.train import make_model, train
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import Tokens
-from regard.data.arrays import FeatureColumn, ImageColumn, TextColumn
 from regard.data.batching import batches
+from regard.data.columns import FeatureColumn, ImageColumn, TextColumn
 from regard.data.corpus import Corpus, prepare
 from regard.data.special_tokens import END, START
 from regard.data.synthetic.sampling import SIZES

@@ -29,8 +29,8 @@ from regard.checkpoint.format import find_checkpoint, regular_steps
 from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
-from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch
+from regard.data.columns import RunningTextColumn
 from regard.data.corpus import Corpus
 from regard.data.prefetch import THREAD
 from regard.kernels import cuda_graphs

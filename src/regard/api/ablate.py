@@ -1,4 +1,6 @@
-"""`regard.ablate`: the loss without each attention head; `regard.prune`: a checkpoint without some of them."""
+"""`regard.ablate`: the loss without each attention head; `regard.prune`:
+a checkpoint without some of them.
+"""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -24,7 +26,8 @@ def ablate(
     cache: Path | None = None,
     trust_data_paths: bool = False,
 ) -> tuple[float, list[AblatedHead]]:
-    """The loss on data, and the loss with each head's output set to zero in turn; no weight changes.
+    """The loss on data, and the loss with each head's output set to zero in turn;
+    no weight changes.
 
     model     a run, a checkpoint, or a loaded model
     data      a split of the model's own data ("valid"), or files like those it was trained on
@@ -39,7 +42,8 @@ def ablate(
         config, cache or cache_folder(), vocabularies=(model.sources, model.target), splits=[split]
     )
     corpus: Corpus = getattr(prepared, split)
-    budget, masked = recipe.train.batch_tokens, recipe.train.mask_probability
+    budget = recipe.train.batch_tokens
+    masked = recipe.train.mask_probability
     loss = partial(
         mean_loss,
         model.model,
@@ -60,15 +64,16 @@ def prune(
     heads   pairs of the name of a map and the number of a head, from 0: [("decoder 1 cross", 2)]
     out     the folder of the new checkpoint
 
-    The columns of the output projection that read a head are set to zero. Shapes stay, so that the checkpoint loads,
-    predicts and trains like any other. The state of training is left out.
+    The columns of the output projection that read a head are set to zero. Shapes stay, so that the
+    checkpoint loads, predicts and trains like any other. The state of training is left out.
     """
     model = load(model)
     if model.folder is None:
         raise InvalidArgument(
             "model", wanted="one from a checkpoint", got="one without", remedy="Use regard.load."
         )
-    out, pruned = Path(out), list(heads)
+    out = Path(out)
+    pruned = list(heads)
     if out.exists():
         raise InvalidArgument(
             "out", wanted="a folder that is not there yet", got=str(out), remedy="Choose another."

@@ -35,14 +35,17 @@ def align(
     skip_too_long: bool = False,
     **options: Any,
 ) -> Iterator[Alignment]:
-    """Word alignments from cross-attention, in order: of each source with its target, or with the model's own output.
+    """Word alignments from cross-attention, in order: of each source with its target,
+    or with the model's own output.
 
     model      a run, a checkpoint, or a loaded model
     sources    texts, whose words are separated by white space
     targets    their translations; None: the model's outputs
-    heads      the layer, the head and the step whose weights are used; default: the mean over all of them
+    heads      the layer, the head and the step whose weights are used; default: the mean over all
+               of them
     truncate   drop the end of a text that is too long, which is refused otherwise
-    skip_too_long   align no word of such a text and say why in its alignment, instead of refusing all texts
+    skip_too_long   align no word of such a text and say why in its alignment, instead of refusing
+                    all texts
     options    keys of [decode], for the search of outputs
 
     Each output word is linked with the source word that has its largest weight.
@@ -80,7 +83,8 @@ def align(
 def with_references(
     alignments: Iterable[Alignment], references: str | Path, agreement: Agreement
 ) -> Iterator[Alignment]:
-    """The same alignments, while `agreement` counts the links they share with those in a file, line by line.
+    """The same alignments, while `agreement` counts the links they share with those in a file,
+    line by line.
 
     All reference links of a text that was too long are missed.
     """
@@ -92,7 +96,9 @@ def with_references(
                 references, number, wanted="a line for each source", got=got, remedy=remedy
             )
         # There may be no output whose words the links could be compared with.
-        sizes = each.sizes if each.refused is None else (sys.maxsize, sys.maxsize)
+        sizes = (sys.maxsize, sys.maxsize)
+        if each.refused is None:
+            sizes = each.sizes
         agreement.add(each.links, read_links(line, sizes, references, number))
         yield each
 
@@ -106,13 +112,17 @@ def with_markup(
     skip_too_long: bool = False,
     **options: Any,
 ) -> Iterator[str]:
-    """Translations of texts with inline tags, as <b>these</b>, in order. Tags enclose the words aligned with theirs.
+    """Translations of texts with inline tags, as <b>these</b>, in order.
+
+    Tags enclose the words aligned with theirs.
 
     model, heads, truncate, options   as of `regard.align`
     texts                             with tags
-    skip_too_long                     give a text that is too long an empty output, instead of refusing all texts
+    skip_too_long                     give a text that is too long an empty output, instead of
+                                      refusing all texts
 
-    `regard.inference.markup` documents the subset of HTML, and where a tag goes that no word is aligned with.
+    `regard.inference.markup` documents the subset of HTML, and where a tag goes that no word is
+    aligned with.
     """
     found = with_markup_or_reason(
         model, texts, heads=heads, truncate=truncate, skip_too_long=skip_too_long, **options
@@ -151,7 +161,8 @@ def with_markup_or_reason(
 def choose(
     model: str | Path | Predictor, files: Sequence[str | Path]
 ) -> tuple[AlignmentHeads, Agreement]:
-    """The heads and the step with the lowest alignment error rate: files of sources, targets and reference links.
+    """The heads and the step with the lowest alignment error rate: files of sources,
+    targets and reference links.
 
     Candidates are those of `head_agreements`; of equal ones the first wins.
     """
@@ -163,14 +174,16 @@ def choose(
 def head_agreements(
     predictor: Predictor, files: Sequence[str | Path]
 ) -> dict[AlignmentHeads, Agreement]:
-    """The agreement with reference links of the mean of all heads, the mean of each layer and every head, at each step.
+    """The agreement with reference links of the mean of all heads,
+    the mean of each layer and every head, at each step.
 
     files   sources, targets and reference links
     """
     last = deque(agreements_by_line(predictor, files), maxlen=1)
     agreements = last[0] if last else {}
     if not any(each.sure for each in agreements.values()):
-        wanted, got = "links that are sure to be right", f"none in {files[2]}"
+        wanted = "links that are sure to be right"
+        got = f"none in {files[2]}"
         raise InvalidArgument("choose", wanted=wanted, got=got, remedy="0-0 is one.")
     return agreements
 
@@ -178,7 +191,9 @@ def head_agreements(
 def agreements_by_line(
     predictor: Predictor, files: Sequence[str | Path]
 ) -> Iterator[dict[AlignmentHeads, Agreement]]:
-    """As `head_agreements`, after each line of the files: one dictionary, to which the next line adds."""
+    """As `head_agreements`, after each line of the files: one dictionary,
+    to which the next line adds.
+    """
     vocabularies = check(predictor)
     layers = list(enumerate(_head_counts(predictor), 1))
     candidates: list[tuple[int | None, int | None]] = [
@@ -199,13 +214,18 @@ def agreements_by_line(
         )
         weights = _weights(predictor, pair, None, line=number)
         for heads, agreement in agreements.items():
-            chosen = weights if heads.layer is None else weights[heads.layer - 1 : heads.layer]
+            chosen = weights
+            if heads.layer is not None:
+                chosen = weights[heads.layer - 1 : heads.layer]
             agreement.add(pair.aligned(chosen, heads).links, reference)
         yield agreements
 
 
 def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers. A model without cross-attention from text to text is refused, as are heads it does not have."""
+    """The tokenizers.
+
+    A model without cross-attention from text to text is refused, as are heads it does not have.
+    """
     source = tokenizer_of(predictor.source)
     target = tokenizer_of(predictor.target)
     layers = _head_counts(predictor)
@@ -214,7 +234,10 @@ def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Toke
             "model",
             wanted="a model from text to text whose decoder has cross-attention",
             got=str(predictor.folder or type(predictor.model).__name__),
-            remedy="Language models, classifiers, captioners, ensembles and decoders without attention align no words.",
+            remedy=(
+                "Language models, classifiers, captioners, ensembles and decoders without "
+                "attention align no words."
+            ),
         )
     counts = dict(enumerate(layers, 1))
     if heads.layer is not None and (heads.head or 0) >= counts.get(heads.layer, 0):
@@ -228,7 +251,9 @@ def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Toke
 def _head_counts(predictor: Predictor) -> list[int]:
     """The number of heads of each cross-attention layer."""
     model = predictor.model.generator
-    return [] if model is None else [module.heads for module in model.decoder.cross_attentions]
+    if model is None:
+        return []
+    return [module.heads for module in model.decoder.cross_attentions]
 
 
 def _weights(

@@ -1,4 +1,6 @@
-"""`regard.average`: one model whose weights are the mean of those of several trained models (a model soup)."""
+"""`regard.average`: one model whose weights are the mean of those
+of several trained models (a model soup).
+"""
 
 import logging
 from collections.abc import Sequence
@@ -22,17 +24,20 @@ The weights are the mean of those of {count} models: {models}.
 
 
 def average(models: Sequence[str | Path], out: str | Path) -> Path:
-    """Write a checkpoint whose weights are the mean of several models' (https://arxiv.org/abs/2203.05482).
+    """Write a checkpoint whose weights are the mean of several models'
+    (https://arxiv.org/abs/2203.05482).
 
-    models   two or more runs, whose best checkpoints are taken, or checkpoints: of one [model], with the same
-             vocabularies. The checkpoint has the recipe of the first
+    models   two or more runs, whose best checkpoints are taken, or checkpoints: of one [model],
+             with the same vocabularies. The checkpoint has the recipe of the first
     out      a folder that does not exist yet
 
-    The mean is a useful model where all were trained on from the same weights (`train.init_from`) with other seeds or
-    other settings of [train]; a warning is logged where their recipes say that they began with different ones. Returns
-    the folder, which is loaded, evaluated, served and exported like any other checkpoint.
+    The mean is a useful model where all were trained on from the same weights (`train.init_from`)
+    with other seeds or other settings of [train]; a warning is logged where their recipes say that
+    they began with different ones. Returns the folder, which is loaded, evaluated, served and
+    exported like any other checkpoint.
     """
-    folder, paths = Path(out), [Path(model) for model in models]
+    folder = Path(out)
+    paths = [Path(model) for model in models]
     if len(paths) < 2:
         raise InvalidArgument(
             "models", wanted="two or more", got=str(len(paths)), remedy="Name more runs."
@@ -46,7 +51,8 @@ def average(models: Sequence[str | Path], out: str | Path) -> Path:
                 remedy="Choose another.",
             )
         place, content = open_checkpoint(paths[0])
-        first, total = load(place, device="cpu"), WeightSum()
+        first = load(place, device="cpu")
+        total = WeightSum()
         total.add(weights_of(first.model))
         beginnings = {_beginning(first)}
         for path in paths[1:]:
@@ -76,7 +82,9 @@ def average(models: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def _beginning(model: Predictor) -> tuple[str | None, int | None]:
-    """What decided the weights before the first update: the checkpoint training started from, or the seed."""
+    """What decided the weights before the first update: the checkpoint training started from,
+    or the seed.
+    """
     config = model.recipe.train
     return config.init_from, None if config.init_from is not None else config.seed
 
@@ -84,10 +92,12 @@ def _beginning(model: Predictor) -> tuple[str | None, int | None]:
 def _check_same_model(first: Predictor, other: Predictor) -> None:
     remedy = "Average models of one recipe, which differ in [train] alone."
     if other.recipe.model != first.recipe.model:
-        wanted, got = f"the [model] of {first.folder}", "another"
+        wanted = f"the [model] of {first.folder}"
+        got = "another"
         raise InvalidArgument(str(other.folder), wanted=wanted, got=got, remedy=remedy)
     if vocabulary_key(other) != vocabulary_key(first):
-        wanted, got = f"the vocabularies of {first.folder}", "others"
+        wanted = f"the vocabularies of {first.folder}"
+        got = "others"
         raise InvalidArgument(str(other.folder), wanted=wanted, got=got, remedy=remedy)
 
 

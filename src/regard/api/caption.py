@@ -1,4 +1,6 @@
-"""`regard.caption`: captions of images in files, folders and zip files, and drawings of their attention."""
+"""`regard.caption`: captions of images in files, folders and zip files,
+and drawings of their attention.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,26 +51,32 @@ def caption(
 
     model     a run, a checkpoint, or a loaded model
     paths     images, or folders and .zip files of images
-    draw      a folder that gets a PNG and an SVG of each image with its attention, and index.html with all of them
+    draw      a folder that gets a PNG and an SVG of each image with its attention, and index.html
+              with all of them
     options   those of `Predictor.outputs`
     """
     predictor = load(model)
     field = predictor.recipe.data.source
     if field is None or field.resizing is None or predictor.model.generator is None:
-        wanted, remedy = "a model from images to texts", "`regard predict` takes any model."
+        wanted = "a model from images to texts"
+        remedy = "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
-    with nullcontext() if draw is None else _drawing(predictor, draw) as draw_image:
+    drawing = nullcontext() if draw is None else _drawing(predictor, draw)
+    with drawing as draw_image:
         numbered = enumerate(find_images(paths), start=1)
         while chunk := dict(islice(numbered, CHUNK)):
             images = {number: _read(image, field.resizing) for number, image in chunk.items()}
             readable = {
                 number: pixels for number, pixels in images.items() if not isinstance(pixels, str)
             }
-            numbers, attention = list(readable), {"attention": draw_image is not None}
-            found = predictor.iter_outputs(
-                list(readable.values()), lines=numbers, **attention | options
-            )
-            outputs = {numbers[i]: best for i, best in found} if readable else {}
+            numbers = list(readable)
+            attention = {"attention": draw_image is not None}
+            outputs = {}
+            if readable:
+                found = predictor.iter_outputs(
+                    list(readable.values()), lines=numbers, **attention | options
+                )
+                outputs = {numbers[i]: best for i, best in found}
             for number, image in chunk.items():
                 if isinstance(problem := images[number], str):
                     yield CaptionedImage(image, problem=problem)
@@ -105,9 +113,12 @@ def caption_words(predictor: Predictor, output: Output, grid: ImageRegions) -> l
 def _drawing(
     predictor: Predictor, folder: Path
 ) -> Iterator[Callable[[Path | Member, Output], None]]:
-    """A function that draws a captioned image into a folder, which also gets a page of all images."""
+    """A function that draws a captioned image into a folder,
+    which also gets a page of all images.
+    """
     require_cross_attention("draw", predictor.model)
-    grid, numbers = predictor_regions(predictor), count(1)
+    grid = predictor_regions(predictor)
+    numbers = count(1)
     with named_os_errors(folder, "a folder to draw into"):
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(folder / "index.html") as page:
@@ -132,11 +143,14 @@ def _drawing(
 
 
 def file_name(image: Path | Member, number: int) -> str:
-    """A unique file name for the drawing of the n-th image, without characters special to file systems or shells.
+    """A unique file name for the drawing of the n-th image,
+    without characters special to file systems or shells.
 
     >>> file_name(Path("../a dog;.jpg"), 7)
     '0007-a-dog'
     """
     last = image.name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
     plain = re.sub(r"[^A-Za-z0-9_]+", "-", last)[:60].strip("-")
-    return f"{number:04}-{plain}" if plain else f"{number:04}"
+    if not plain:
+        return f"{number:04}"
+    return f"{number:04}-{plain}"

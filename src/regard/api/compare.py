@@ -1,4 +1,6 @@
-"""`regard.compare`: systems on the same examples: metrics, quality by source length, and the most different outputs."""
+"""`regard.compare`: systems on the same examples: metrics, quality by source length,
+and the most different outputs.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,28 +54,43 @@ def compare(
     trust_data_paths: bool = False,
     progress: bool = True,
 ) -> Comparison:
-    """Compare two systems or more: the report of `regard.evaluate`, and the examples whose outputs differ most.
+    """Compare two systems or more: the report of `regard.evaluate`,
+    and the examples whose outputs differ most.
 
     systems     runs, checkpoints or loaded models; or files of outputs, one per line
     sentences   number of examples that are shown
-    split, data, sources, references, columns   what the systems are evaluated on, as of `regard.evaluate`
-    metrics, resamples, by_length, decode, trust_data_paths, cache, device, progress   as of `regard.evaluate`
+    split, data, sources, references, columns   what the systems are evaluated on, as of
+                                                `regard.evaluate`
+    metrics, resamples, by_length, decode, trust_data_paths, cache, device, progress   as of
+                                                `regard.evaluate`
 
-    Outputs are kept in temporary files; in memory are the statistics of each example and the sentences.
+    Outputs are kept in temporary files; in memory are the statistics of each example and the
+    sentences.
     """
     if len(systems) < 2:
-        wanted, remedy = "two systems or more", "`regard evaluate` evaluates one."
+        wanted = "two systems or more"
+        remedy = "`regard evaluate` evaluates one."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
     evaluation = Evaluation(
-        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
-        trust_data_paths, progress,
-    )  # fmt: skip
+        split,
+        sources,
+        references,
+        as_paths(data),
+        columns,
+        metrics,
+        by_length,
+        cache,
+        device,
+        decode or {},
+        trust_data_paths,
+        progress,
+    )
     loaded = [system if is_file(system) else evaluation.load(system) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
-    with_outputs = all(
-        recipe.data.source_fields for recipe in recipes
-    )  # language models have none to compare
-    by_length = by_length if with_outputs else None
+    # Language models have no outputs to compare.
+    with_outputs = all(recipe.data.source_fields for recipe in recipes)
+    if not with_outputs:
+        by_length = None
     evaluation = replace(evaluation, by_length=by_length)
     with ExitStack() as stack:
         files = [
@@ -119,22 +136,30 @@ def _compared(
     collected: Sequence[SystemStatistics],
     systems: Sequence[SystemInput],
 ) -> ComparedExample:
-    (source, references), answers = row, list[SystemAnswer]()
+    source, references = row
+    answers = list[SystemAnswer]()
     for one, system, output in zip(collected, systems, outputs, strict=True):
         scores = {
             name: float(statistics.values(np.ones((1, 1)), np.array([index]))[0])
             for name, statistics in one.statistics.items()
             if name not in CORPUS_LEVEL and not isinstance(statistics, ConfusionMatrix)
         }
-        attention = _attention(system, source) if isinstance(system, Predictor) and output else None
-        changes = token_differences(outputs[0].split(), output.split()) if answers else []
+        attention = None
+        if isinstance(system, Predictor) and output:
+            attention = _attention(system, source)
+        changes = []
+        if answers:
+            changes = token_differences(outputs[0].split(), output.split())
         answers.append(SystemAnswer(output, scores, attention, changes))
     return ComparedExample(index + 1, source_text(source), list(references), difference, answers)
 
 
 def _attention(model: Predictor, source: Any) -> AnswerAttention | None:
-    """None for a model without cross-attention or of images, and for a map that is too large to be shown."""
-    field, config = model.recipe.data.source, model.recipe.model
+    """None for a model without cross-attention or of images,
+    and for a map that is too large to be shown.
+    """
+    field = model.recipe.data.source
+    config = model.recipe.model
     if field is None or field.unit is None or config.decoder is None or not source:
         return None
     result = look(model, source, words=field.unit in SUBWORDS)

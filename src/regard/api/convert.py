@@ -1,4 +1,6 @@
-"""`regard.convert`: a configuration of Joey NMT, OpenNMT-py or fairseq as a recipe, and what it could not take over."""
+"""`regard.convert`: a configuration of Joey NMT, OpenNMT-py or fairseq as a recipe,
+and what it could not take over.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +37,8 @@ class ConvertedRecipe:
     def toml(self) -> str:
         """The recipe as TOML, with the notes as comments before it."""
         head = [
-            f"# From {one_line(self.origin)}. Check what follows, then: regard train THIS.toml --out RUN --dry-run"
+            f"# From {one_line(self.origin)}. Check what follows, then: regard train "
+            "THIS.toml --out RUN --dry-run"
         ]
         if self.notes:
             head += ["#", "# Not taken over, or changed in meaning:"]
@@ -46,11 +49,12 @@ class ConvertedRecipe:
 def convert(path: str | Path, source: str) -> ConvertedRecipe:
     """The recipe of a configuration file of another toolkit.
 
-    path     a YAML file of Joey NMT, OpenNMT-py or fairseq-hydra-train, or a shell script with a command fairseq-train
+    path     a YAML file of Joey NMT, OpenNMT-py or fairseq-hydra-train, or a shell script with a
+             command fairseq-train
     source   joeynmt, opennmt or fairseq
 
-    The recipe holds the other toolkit's defaults where the file gives no value, and has passed the checks of recipes.
-    YAML needs the extra `yaml`.
+    The recipe holds the other toolkit's defaults where the file gives no value, and has passed the
+    checks of recipes. YAML needs the extra `yaml`.
     """
     if source not in TOOLKITS:
         wanted = f"one of {', '.join(TOOLKITS)}"
@@ -60,12 +64,10 @@ def convert(path: str | Path, source: str) -> ConvertedRecipe:
     path = Path(path)
     text = _read(path)
     if source == "fairseq":
-        is_yaml = path.suffix in (".yaml", ".yml")
-        given = (
-            fairseq_commands.options_of_hydra(_yaml(text, path))
-            if is_yaml
-            else (fairseq_commands.options_of_script(text, str(path)))
-        )
+        if path.suffix in (".yaml", ".yml"):
+            given = fairseq_commands.options_of_hydra(_yaml(text, path))
+        else:
+            given = fairseq_commands.options_of_script(text, str(path))
     else:
         given = _yaml(text, path)
     options = TOOLKITS[source](given)
@@ -79,7 +81,8 @@ def convert(path: str | Path, source: str) -> ConvertedRecipe:
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST:
-            wanted, got = f"at most {LARGEST:,} bytes", f"{path.stat().st_size:,}"
+            wanted = f"at most {LARGEST:,} bytes"
+            got = f"{path.stat().st_size:,}"
             raise InvalidData(path, wanted=wanted, got=got, remedy="Give a configuration file.")
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,6 @@
-"""`regard.demo`: an RNN with attention and a Transformer learn to normalize dates, and show their attention."""
+"""`regard.demo`: an RNN with attention and a Transformer learn to normalize dates,
+and show their attention.
+"""
 
 import os
 import shlex
@@ -32,24 +34,25 @@ Your own data next, a sentence a line in two files:
 
 
 def demo(seed: int = 1, out: str | Path | None = None) -> None:
-    """Train an RNN with attention and a Transformer to normalize dates, and print their accuracy and attention.
+    """Train an RNN with attention and a Transformer to normalize dates,
+    and print their accuracy and attention.
 
     seed   of all random numbers
-    out    the folder of the runs, by default one of the cache; a demo that was stopped resumes there
+    out    the folder of the runs, by default one of the cache; a demo that was stopped resumes
+           there
 
     A demo in the cache that another version of Regard began is begun anew.
     """
-    began, folder = (
-        time.perf_counter(),
-        cache_folder() / f"demo-{seed}" if out is None else Path(out),
-    )
+    began = time.perf_counter()
+    folder = cache_folder() / f"demo-{seed}" if out is None else Path(out)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for name, title in RECIPES.items():
         print(f"\n{title} learns dates in several languages ({name}):", file=sys.stderr, flush=True)
         recipe = read_recipe(
             find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"]
         )
-        run, cache = folder / Path(name).stem, folder / "data"
+        run = folder / Path(name).stem
+        cache = folder / "data"
         with closing(TrainingProgress(sys.stderr)) as progress:
             options: dict[str, Any] = {"cache": cache, "on_event": progress, "progress": False}
             try:
@@ -68,11 +71,12 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
         accuracy = evaluate(model, metrics=["accuracy"], cache=cache)["accuracy"].value
         print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
         for text, _ in islice(rows_of(recipe, "test"), 2):
-            print(
-                f"\n{look_text(look(model, text), width=shutil.get_terminal_size().columns, color=color)}"
-            )
+            width = shutil.get_terminal_size().columns
+            shown = look_text(look(model, text), width=width, color=color)
+            print(f"\n{shown}")
         print(
-            f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict {shlex.quote(str(run))}'
+            f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict '
+            f"{shlex.quote(str(run))}"
         )
     print(f"\n{time.perf_counter() - began:.0f} s in all", file=sys.stderr, flush=True)
     print(NEXT)

@@ -1,4 +1,6 @@
-"""`regard train --dry-run`: the settings, model, first batch and memory of a recipe, without training."""
+"""`regard train --dry-run`: the settings, model, first batch and memory of a recipe,
+without training.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,9 @@ from regard.training.telemetry.log_file import Event
 
 
 def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
-    """All settings of a recipe, its model, the first batch as text, and the memory that training takes."""
+    """All settings of a recipe, its model, the first batch as text,
+    and the memory that training takes.
+    """
     recipe = with_warmup(recipe)
     check_word_vectors(recipe)
     data = prepare(recipe, cache)
@@ -72,7 +76,9 @@ def _as_text(
 
 
 def _saved_bytes(model: Model, batch: Batch, objective: Objective) -> int:
-    """The bytes of all storages that the forward pass saves for the backward pass, without the weights."""
+    """The bytes of all storages that the forward pass saves for the backward pass,
+    without the weights.
+    """
     storages: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:

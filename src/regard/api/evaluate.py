@@ -1,4 +1,6 @@
-"""`regard.evaluate`: metrics of trained models, or of files of outputs, with confidence intervals."""
+"""`regard.evaluate`: metrics of trained models, or of files of outputs,
+with confidence intervals.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -37,9 +39,8 @@ CHUNK = 1024  # sources per call of a model
 LETTERS = 1000  # of a language model's text whose attention is summarised at a validation
 OUTPUT_METRICS = ["bleu", "chrf"]  # the default for files of outputs without a model
 Keep = Callable[[str], object]
-SystemInput = (
-    str | Path | Predictor
-)  # a run or checkpoint, a loaded model, or a file of outputs, one per line
+# A run or checkpoint, a loaded model, or a file of outputs, one per line.
+SystemInput = str | Path | Predictor
 
 
 def evaluate(
@@ -60,31 +61,47 @@ def evaluate(
     trust_data_paths: bool = False,
     progress: bool = True,
 ) -> Report:
-    """Evaluate a system, or several on the same examples: `regard.evaluate("runs/dates")["accuracy"].value`.
+    """Evaluate a system, or several on the same examples:
+    `regard.evaluate("runs/dates")["accuracy"].value`.
 
     systems                runs, checkpoints or loaded models; or files of outputs, one per line
     split                  a split of the models' own data, "test" by default; or
-    data                   new data of the same kind: a table, or parallel files of sources and targets; or
+    data                   new data of the same kind: a table, or parallel files of sources and
+                           targets; or
     sources, references    parallel files, line by line
-    columns                of files that are tables, of the sources, then of the target; default: the recipe's
+    columns                of files that are tables, of the sources, then of the target; default:
+                           the recipe's
     metrics                default: those of the task
     resamples              of the bootstrap that gives confidence intervals and p-values
-    by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
+    by_length              also by source length: a number of buckets ("4") or their ends
+                           ("10,15,20")
     outputs                a file to write the outputs of the one model to, one per line
     cache                  the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
     device                 "cpu", "cuda", or "auto": a GPU where there is one
     decode                 overrides keys of the models' [decode]
-    trust_data_paths       read the data that a checkpoint names also if you have not trained with them on this machine
+    trust_data_paths       read the data that a checkpoint names also if you have not trained with
+                           them on this machine
     progress               show how many examples are done, on a terminal or in a notebook
     """
     evaluation = Evaluation(
-        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
-        trust_data_paths, progress,
-    )  # fmt: skip
+        split,
+        sources,
+        references,
+        as_paths(data),
+        columns,
+        metrics,
+        by_length,
+        cache,
+        device,
+        decode or {},
+        trust_data_paths,
+        progress,
+    )
     systems = [systems] if isinstance(systems, SystemInput) else systems
     models = sum(not is_file(system) for system in systems)
     if outputs is not None and models != 1:
-        wanted, remedy = "one model whose outputs to keep", "Evaluate one at a time."
+        wanted = "one model whose outputs to keep"
+        remedy = "Evaluate one at a time."
         raise InvalidArgument("outputs", wanted=wanted, got=str(models), remedy=remedy)
     with nullcontext() if outputs is None else atomic_file(Path(outputs)) as file:
 
@@ -116,12 +133,15 @@ class Evaluation:
     def collect(
         self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()
     ) -> list[SystemStatistics]:
-        """The statistics of each system; `keep`, one for each, is called with every output of it, in order."""
+        """The statistics of each system; `keep`, one for each, is called with every output of it,
+        in order.
+        """
         keep = keep or [None] * len(systems)
         models = [i for i, system in enumerate(systems) if not is_file(system)]
         self._check(len(models))
         collected: dict[int, SystemStatistics] = {}
-        recipe, metrics = None, self.metrics
+        recipe = None
+        metrics = self.metrics
         options: Mapping[str, Any] = {}
         for i in models:  # before the files, which may be outputs on the data of one of them
             model = self.load(systems[i])
@@ -134,10 +154,12 @@ class Evaluation:
             group = None if recipe is None else _task(recipe)
             if recipe is None and any(map(conll.has_token_lines, (name, *self.references))):
                 group = "tags"
-            metrics = metrics or (["accuracy"] if group == "tags" else OUTPUT_METRICS)
+            if not metrics:
+                metrics = ["accuracy"] if group == "tags" else OUTPUT_METRICS
             check_metrics(metrics, group)
             outputs = self._texts(recipe, name, is_source=False)
-            pairs, length = _zip_lines(name, outputs, self.rows(recipe)), _source_length(recipe)
+            pairs = _zip_lines(name, outputs, self.rows(recipe))
+            length = _source_length(recipe)
             collected[i] = collect(
                 name,
                 pairs,
@@ -157,7 +179,9 @@ class Evaluation:
             yield output, list(references)
 
     def rows(self, recipe: Recipe | None) -> Iterator[Row]:
-        """The examples: a split of the model's own data, new data, or parallel files of sources and references."""
+        """The examples: a split of the model's own data, new data,
+        or parallel files of sources and references.
+        """
         if not self.references:
             assert recipe is not None
             config, split = self._data(recipe)
@@ -180,7 +204,8 @@ class Evaluation:
             chosen = recipe.data.token_columns(file, self.columns)
         else:
             columns = self._columns(recipe)
-            return text.texts(file, columns[:-1] if is_source else columns[-1:])
+            read = columns[:-1] if is_source else columns[-1:]
+            return text.texts(file, read)
         column = chosen[0] if is_source else chosen[-1]
         return (cell for (cell,) in conll.cells(file, [column]))
 
@@ -192,7 +217,10 @@ class Evaluation:
         return locate_data(recipe, [split]), split
 
     def _columns(self, recipe: Recipe | None) -> Sequence[str]:
-        """The columns to read of tables: of the sources, then of the target. Without a model, those given."""
+        """The columns to read of tables: of the sources, then of the target.
+
+        Without a model, those given.
+        """
         if recipe is not None:
             return recipe.data.table_columns(self.columns)
         wanted = 1 if self.sources is None else 2
@@ -204,7 +232,9 @@ class Evaluation:
         return self.columns
 
     def _with_known_references(self, rows: Iterator[Row], model: Predictor) -> Iterator[Row]:
-        """The rows, unchanged; a reference that the model cannot give, such as another label, is refused."""
+        """The rows, unchanged; a reference that the model cannot give, such as another label,
+        is refused.
+        """
         field = model.recipe.data.target
         for number, row in enumerate(rows, start=1):
             for i, reference in enumerate(row[1]):
@@ -213,10 +243,8 @@ class Evaluation:
                 except InvalidArgument as error:
                     if not self.references:
                         raise at_example(*self._data(model.recipe), number, error) from None
-                    file, about = (
-                        self.references[i],
-                        {"wanted": error.wanted, "got": error.got, "remedy": error.remedy},
-                    )
+                    file = self.references[i]
+                    about = {"wanted": error.wanted, "got": error.got, "remedy": error.remedy}
                     line = self._line_of(model.recipe, file, number)
                     raise InvalidData(file, line, **about) from None
             yield row
@@ -232,7 +260,8 @@ class Evaluation:
         """The model of a system that is not a file."""
         model = load(system, device=self.device).with_decode(**self.decode)
         if not self.references:
-            own, where = self._data(model.recipe), model.folder
+            own = self._data(model.recipe)
+            where = model.folder
             check_paths(*own, trusted=self.trust_data_paths, named=self.data, checkpoint=where)
         return model
 
@@ -246,16 +275,16 @@ class Evaluation:
         if self.data and not (
             models and self.split is self.sources is None and not self.references
         ):
-            wanted = (
-                "none beside split, sources and references"
-                if models
-                else "a model to evaluate on it"
-            )
+            wanted = "a model to evaluate on it"
+            if models:
+                wanted = "none beside split, sources and references"
             raise InvalidArgument(
                 "data", wanted=wanted, got=self.data[0], remedy="Leave one out, or name a run."
             )
         if not self.references and (not models or self.sources is not None):
-            wanted = f"a file beside {'sources' if models else 'outputs without a model'}"
+            wanted = "a file beside outputs without a model"
+            if models:
+                wanted = "a file beside sources"
             raise InvalidArgument(
                 "references", wanted=wanted, got="none", remedy="Add --references FILE."
             )
@@ -265,7 +294,9 @@ class Evaluation:
                 "split", wanted=wanted, got=repr(self.split), remedy="Leave one out."
             )
         if self.references and self.sources is None and (models or self.by_length):
-            wanted = f"a file {'for a model to read' if models else 'whose lengths count'}"
+            wanted = "a file whose lengths count"
+            if models:
+                wanted = "a file for a model to read"
             raise InvalidArgument(
                 "sources", wanted=wanted, got="none", remedy="Add --sources FILE."
             )
@@ -273,7 +304,8 @@ class Evaluation:
     def _collect_model(
         self, name: str, model: Predictor, metrics: Sequence[str], keep: Keep | None
     ) -> SystemStatistics:
-        recipe, model_metrics = model.recipe, {}
+        recipe = model.recipe
+        model_metrics = {}
         check_metrics(metrics, _task(recipe))
         outputs = _of_outputs(metrics)
         if self.references and (len(outputs) < len(metrics) or _task(recipe) == "language"):
@@ -296,7 +328,9 @@ class Evaluation:
                 own = getattr(data, split)
                 values |= recipe.task.baseline_values(recipe.data, own, model.target)
             model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
-        rows = self.rows(recipe) if outputs or keep else iter(())
+        rows: Iterator[Row] = iter(())
+        if outputs or keep:
+            rows = self.rows(recipe)
         rows = self._with_known_references(rows, model)
         pairs = tracked(_predict(model, rows), f"{name}: examples", shown=self.progress)
         length = _source_length(recipe)
@@ -313,7 +347,9 @@ class Evaluation:
 
 
 def as_paths(data: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
-    return (str(data),) if isinstance(data, str | Path) else tuple(map(str, data))
+    if isinstance(data, str | Path):
+        return (str(data),)
+    return tuple(map(str, data))
 
 
 def is_file(system: SystemInput) -> bool:
@@ -322,7 +358,9 @@ def is_file(system: SystemInput) -> bool:
 
 
 def system_name(system: SystemInput) -> str:
-    return str(system.folder or "model") if isinstance(system, Predictor) else str(system)
+    if isinstance(system, Predictor):
+        return str(system.folder or "model")
+    return str(system)
 
 
 def _of_outputs(metrics: Sequence[str]) -> list[str]:
@@ -331,12 +369,11 @@ def _of_outputs(metrics: Sequence[str]) -> list[str]:
 
 def corpus_loss(model: Model, data: Prepared, split: Split, recipe: Recipe) -> float:
     """The mean loss on a split, batched and carried as the recipe says for training."""
-    train, generator = recipe.train, model.generator
+    train = recipe.train
+    generator = model.generator
     if train.carry_state and generator is not None and not generator.decoder.has_hidden:
-        wanted, remedy = (
-            "one model for the loss of a text whose state is carried",
-            "Evaluate the members one by one.",
-        )
+        wanted = "one model for the loss of a text whose state is carried"
+        remedy = "Evaluate the members one by one."
         raise InvalidArgument("system", wanted=wanted, got="an ensemble", remedy=remedy)
     return mean_loss(
         model,
@@ -360,7 +397,8 @@ def _split(recipe: Recipe, split: str) -> Split:
     if split not in SPLITS:
         remedy = nearest(split, recipe.data.splits, listed=True)
     if not recipe.data.splits:  # an imported model
-        wanted, remedy = "new data: this model has none of its own", "Name files with --data."
+        wanted = "new data: this model has none of its own"
+        remedy = "Name files with --data."
     raise InvalidArgument("split", wanted=wanted, got=repr(split), remedy=remedy)
 
 
@@ -422,7 +460,9 @@ def _task(recipe: Recipe) -> str:
 
 
 def model_metrics(recipe: Recipe) -> list[str]:
-    """The metrics that need the model's probabilities: those of the group that have no statistics of outputs."""
+    """The metrics that need the model's probabilities:
+    those of the group that have no statistics of outputs.
+    """
     group = _task(recipe)
     return [
         name
@@ -432,7 +472,9 @@ def model_metrics(recipe: Recipe) -> list[str]:
 
 
 def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
-    """The length of a source: in characters if those are its tokens, else in words; 1 for images and labels."""
+    """The length of a source: in characters if those are its tokens, else in words;
+    1 for images and labels.
+    """
     fields: tuple[Field, ...] = (make_field(),) if recipe is None else recipe.data.source_fields
 
     if len(fields) == 1:
@@ -453,12 +495,15 @@ def _texts(recipe: Recipe, count: int) -> list[tuple[str, str | None]]:
 
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
-    """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
-    rows = [] if not recipe.data.source_fields else list(rows_of(recipe, "valid"))
+    """The validation of a training run: the loss,
+    and outputs if the monitored metric or samples need them.
+    """
+    rows = []
+    if recipe.data.source_fields:
+        rows = list(rows_of(recipe, "valid"))
     metric = recipe.train.monitor
-    recipe = replace(
-        recipe, decode=replace(recipe.decode, shortlist=False)
-    )  # it is learned after training
+    # A shortlist is learned after training.
+    recipe = replace(recipe, decode=replace(recipe.decode, shortlist=False))
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None
@@ -472,7 +517,9 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
         predictor = Predictor(model, recipe, data.sources, data.target)
         needs_outputs = metric not in values
         decoded = rows if needs_outputs else rows[: recipe.train.log_samples]
-        outputs = predictor.predict([source for source, _ in decoded]) if decoded else []
+        outputs = []
+        if decoded:
+            outputs = predictor.predict([source for source, _ in decoded])
         if needs_outputs:
             references_of = [references for _, references in rows]
             options = recipe.task.metric_options(recipe.data, data.target)
@@ -485,7 +532,9 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
         pairs = [(source, references[0]) for source, references in rows[:shown]] or _texts(
             recipe, shown
         )
-        heads = [] if recipe.train.fsdp else head_means(predictor, pairs)
+        heads = []
+        if not recipe.train.fsdp:
+            heads = head_means(predictor, pairs)
         return Validation(values, samples[:shown], heads)
 
     return validate

@@ -1,4 +1,6 @@
-"""`regard.from_pretrained`: a model of Hugging Face's transformers as ours; `regard.import_model`: as a checkpoint."""
+"""`regard.from_pretrained`: a model of Hugging Face's transformers as ours; `regard.import_model`:
+as a checkpoint.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,18 +23,21 @@ def from_pretrained(
     dtype    of the weights in memory: float32, float16 or bfloat16
     pairs    of a classifier: whether it reads pairs of texts, as one sequence
 
-    Refused where the architecture, or one of its options, is not known here. docs/interop.md lists them.
+    Refused where the architecture, or one of its options, is not known here. docs/interop.md lists
+    them.
     """
     from regard.interop.importing import ImportedModel
 
-    device, wanted = pick_device(device), _dtype(dtype)
+    device = pick_device(device)
+    wanted = _dtype(dtype)
     return ImportedModel(local_folder(source), pairs=pairs).predictor(device, wanted)
 
 
 def import_model(
     source: str | Path, out: str | Path, *, dtype: str | None = None, pairs: bool = False
 ) -> Path:
-    """Write a model of Hugging Face's transformers as a checkpoint, which all of Regard takes like one it trained.
+    """Write a model of Hugging Face's transformers as a checkpoint,
+    which all of Regard takes like one it trained.
 
     source   as in `from_pretrained`
     out      a folder that does not exist yet
@@ -41,7 +46,8 @@ def import_model(
     """
     from regard.interop.importing import ImportedModel
 
-    folder, wanted = Path(out), None if dtype is None else _dtype(dtype)
+    folder = Path(out)
+    wanted = None if dtype is None else _dtype(dtype)
     with named_os_errors(folder, "a folder to write to"):
         if folder.exists() or str(out) in ("", "."):
             raise InvalidArgument(

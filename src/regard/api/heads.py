@@ -1,4 +1,6 @@
-"""`regard.heads`: measured properties of every attention head, over a data set or over given inputs."""
+"""`regard.heads`: measured properties of every attention head,
+over a data set or over given inputs.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -33,18 +35,22 @@ def heads(
     trust_data_paths: bool = False,
     **options: Any,
 ) -> HeadReport:
-    """Entropy, distance, positional, induction, copying and other scores of every head, and which heads are alike.
+    """Entropy, distance, positional, induction, copying and other scores of every head,
+    and which heads are alike.
 
-    data       a split of the model's own data, or files like those it was trained on (`columns` of a table)
-    inputs     instead of all of the data: texts, or pairs of a text and its output (None: the model's own)
+    data       a split of the model's own data, or files like those it was trained on (`columns` of
+               a table)
+    inputs     instead of all of the data: texts, or pairs of a text and its output (None: the
+               model's own)
     limit      only so many inputs
-    alignment  files of sources, targets and reference links: adds each cross-attention head's agreement with the links
+    alignment  files of sources, targets and reference links: adds each cross-attention head's
+               agreement with the links
     trust_data_paths   as of `regard.evaluate`
     ablate     adds the change of the loss on the data without each head, as `regard.ablate`
     options    of `regard.look`
 
-    `regard.interpret.head_properties` defines each property. Weights are exact and streamed: memory grows with the
-    length of an input, not with its square.
+    `regard.interpret.head_properties` defines each property. Weights are exact and streamed: memory
+    grows with the length of an input, not with its square.
     """
     predictor = load(model)
     if inputs is None and not data:
@@ -64,7 +70,9 @@ def heads(
         raise InvalidArgument(
             "data", wanted="at least one input", got="none", remedy="Give another file, or inputs."
         )
-    aligned = None if alignment is None else alignment_scores(predictor, alignment)
+    aligned = None
+    if alignment is not None:
+        aligned = alignment_scores(predictor, alignment)
     ablation = None
     if ablate:
         _, changes = losses_without_heads(
@@ -87,13 +95,16 @@ def head_meter(predictor: Predictor) -> HeadMeter:
 def alignment_scores(predictor: Predictor, files: Sequence[str | Path]) -> dict[HeadName, float]:
     """1 − the alignment error rate of each cross-attention head, at its better step."""
     if len(files) != 3:
-        wanted, remedy = "files of sources, targets and reference links", "Give these three."
+        wanted = "files of sources, targets and reference links"
+        remedy = "Give these three."
         raise InvalidArgument("alignment", wanted=wanted, got=f"{len(files)} files", remedy=remedy)
     return best_agreements(head_agreements(predictor, files))
 
 
 def best_agreements(agreements: Mapping[AlignmentHeads, Agreement]) -> dict[HeadName, float]:
-    """1 − the error rate of each single head, at its better step; of those with a link that is sure to be right."""
+    """1 − the error rate of each single head, at its better step;
+    of those with a link that is sure to be right.
+    """
     scores: dict[HeadName, float] = {}
     for chosen, agreement in agreements.items():
         if chosen.layer is not None and chosen.head is not None and agreement.sure:
@@ -103,10 +114,14 @@ def best_agreements(agreements: Mapping[AlignmentHeads, Agreement]) -> dict[Head
 
 
 def head_means(predictor: Predictor, pairs: Iterable[InputPair]) -> list[dict[str, Any]]:
-    """The means of each head over a few inputs, for the log of a run; none of a model that cannot be looked at."""
+    """The means of each head over a few inputs, for the log of a run;
+    none of a model that cannot be looked at.
+    """
     means = HeadMeans()
+    if not predictor.model.inspectable:
+        return []
     with suppress(RegardError):  # an input that the model refuses: training goes on
-        for text, output in pairs if predictor.model.inspectable else ():
+        for text, output in pairs:
             means.add(
                 (each.name, head)
                 for each, head in look(predictor, text, output=output, truncate=True).heads()

@@ -1,6 +1,8 @@
-"""The key `word_vectors` of a recipe: its checks before the data are prepared, and the embeddings of a new model."""
+"""The key `word_vectors` of a recipe: its checks before the data are prepared,
+and the embeddings of a new model.
+"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +12,8 @@ from torch import nn
 
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.shapes import Tensor
-from regard.data.arrays import MultiSourceColumn, RunningTextColumn, TextColumn
-from regard.data.corpus import Prepared
+from regard.data.columns import Column, MultiSourceColumn, RunningTextColumn, TextColumn
+from regard.data.corpus import Prepared, VocabularyType
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer
 from regard.model.embedding import Embedding
@@ -31,7 +33,9 @@ LOW = 0.5  # a share of the training tokens with vectors below which sub-words a
 
 @dataclass(frozen=True)
 class TokenPart:
-    """A part of the model that embeds tokens: its table, module, tokenizer, and the tokens that it reads."""
+    """A part of the model that embeds tokens: its table, module, tokenizer,
+    and the tokens that it reads.
+    """
 
     role: str
     module: nn.Module
@@ -50,7 +54,9 @@ class TokenPart:
 
 
 def check_word_vectors(recipe: Recipe) -> None:
-    """Refuse files of word vectors that cannot be read, or that have another dimension than the embeddings."""
+    """Refuse files of word vectors that cannot be read,
+    or that have another dimension than the embeddings.
+    """
     problems = []
     for role, config in word_vector_parts(recipe.model):
         assert config.word_vectors is not None
@@ -66,8 +72,8 @@ def check_word_vectors(recipe: Recipe) -> None:
 def with_stored_word_vectors(recipe: Recipe, before: Recipe | None) -> Recipe:
     """The recipe of a resumed run, with the paths of word vectors that its checkpoint names.
 
-    A resumed run reads no word vectors, and a file that has gone has no path to resolve: the paths as they are
-    written in the two recipes say whether the file is the same.
+    A resumed run reads no word vectors, and a file that has gone has no path to resolve: the paths
+    as they are written in the two recipes say whether the file is the same.
     """
     if before is None:
         return recipe
@@ -82,7 +88,9 @@ def with_stored_word_vectors(recipe: Recipe, before: Recipe | None) -> Recipe:
 
 
 def frozen_word_vectors(recipe: Recipe, model: Model, data: Prepared) -> FrozenRows:
-    """The embeddings of which some rows are not trained; which rows, the file or the checkpoint says."""
+    """The embeddings of which some rows are not trained; which rows,
+    the file or the checkpoint says.
+    """
     frozen = {
         role for role, config in word_vector_parts(recipe.model) if config.freeze_word_vectors
     }
@@ -134,11 +142,9 @@ def _report(
     share = int(counts[is_counted & has_vector].sum()) / max(1, total)
     key = f"model.{part.role}.word_vectors"
     unit = recipe.data.fields[part.field].unit
-    hint = (
-        f"Words fit data.{part.field}.tokenizer = 'words'."
-        if unit != "words"
-        else "Check the language and the spelling of the file."
-    )
+    hint = "Check the language and the spelling of the file."
+    if unit != "words":
+        hint = f"Words fit data.{part.field}.tokenizer = 'words'."
     if not found:
         wanted = f"a file with words of the vocabulary, whose tokenizer is {unit!r}"
         got = f"none of its {tokens:,} tokens in {path}"
@@ -171,17 +177,21 @@ def _token_parts(recipe: Recipe, model: Model, data: Prepared) -> Iterator[Token
     assert train is not None
     *source_fields, _ = recipe.data.fields
     reads_target = recipe.task.reads_target
-    sources = (
-        train.source.columns if isinstance(train.source, MultiSourceColumn) else [train.source]
-    )
+    sources: Sequence[Column | None] = [train.source]
+    if isinstance(train.source, MultiSourceColumn):
+        sources = train.source.columns
     for number, role in enumerate(recipe.model.encoder_names):
         if role not in roles:
             continue
         # The encoder below a masked-token head reads the target.
-        field = "target" if reads_target else source_fields[number]
-        vocabulary = data.target if reads_target else data.sources[number]
+        field = "target"
+        vocabulary: VocabularyType | None = data.target
+        column: Column | None = train.target
+        if not reads_target:
+            field = source_fields[number]
+            vocabulary = data.sources[number]
+            column = sources[number]
         tokenizer = require_tokenizer(vocabulary, f"model.{role}.word_vectors")
-        column = train.target if reads_target else sources[number]
         assert isinstance(column, TextColumn | RunningTextColumn)
         yield TokenPart(role, source_encoders(model.encoder)[number], field, tokenizer, column)
     seq2seq = model.generator

@@ -1,4 +1,6 @@
-"""`regard.look`: what a model attends to while it generates its output for an input, or is given one."""
+"""`regard.look`: what a model attends to while it generates its output for an input,
+or is given one.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -60,22 +62,28 @@ def look(
 ) -> Look:
     """What a model attends to while it reads a text, or an image, and generates its output.
 
-    model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label or pixels (B = 1)
-    output   the output to look at instead of the model's own: a text or a label; or token ids, as `Output.token_ids`.
-             A language model continues the text; with output="" it reads the text to its end
+    model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label
+             or pixels (B = 1)
+    output   the output to look at instead of the model's own: a text or a label; or token ids, as
+             `Output.token_ids`. A language model continues the text; with output="" it reads the
+             text to its end
     layers   only these layers, from 1
     heads    the heads that a map's methods return by default; `rows` likewise
     words    merge tokens into words
-    top      keep only a summary of each map with the `top` largest weights of each row, computed during the forward
-             pass: for inputs so long that the queries and keys of all layers do not fit into memory
+    top      keep only a summary of each map with the `top` largest weights of each row, computed
+             during the forward pass: for inputs so long that the queries and keys of all layers do
+             not fit into memory
     truncate a text that is too long, instead of refusing it
-    edits    changes of the model's attention and tokens, in order (`regard.interpret.edits`): the output is that of the
-             edited model, and so are its scores and weights
-    options  of the search for an output: keys of a recipe's [decode], and arguments of `Predictor.outputs`
+    edits    changes of the model's attention and tokens, in order (`regard.interpret.edits`): the
+             output is that of the edited model, and so are its scores and weights
+    options  of the search for an output: keys of a recipe's [decode], and arguments of
+             `Predictor.outputs`
 
-    Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
+    Weights are exact, the output is the one the model generates anyway, and only what is asked for
+    is computed.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    if isinstance(model, str | Path):
+        model = load(model)
     inner = model.model if isinstance(model, Predictor) else model
     if not isinstance(inner, Model) or not inner.inspectable:
         wanted = "one that regard.load or regard.build returns"
@@ -97,7 +105,9 @@ def look_at_output(
     edits: Sequence[Edit],
     encoded: Look | None = None,
 ) -> tuple[Look, Tensor]:
-    """`look` at these token ids, and the logits; an encoder that ran for `encoded` does not run again (`record`)."""
+    """`look` at these token ids, and the logits;
+    an encoder that ran for `encoded` does not run again (`record`).
+    """
     with evaluating(model.model):
         forward, given = _of_predictor(model, text, output, False, edits, {})
         return record(forward, given, MapSelection(), edits, encoded)
@@ -106,7 +116,9 @@ def look_at_output(
 def look_at_sources(
     model: Predictor, text: object, output: Sequence[int], edits: Sequence[Edit]
 ) -> Look:
-    """What the encoder attends to under edits, for `look_at_output`; `output` is any that the edits are of."""
+    """What the encoder attends to under edits, for `look_at_output`;
+    `output` is any that the edits are of.
+    """
     with evaluating(model.model):
         forward, given = _of_predictor(model, text, output, False, edits, {})
         return record_encoder(forward, given, MapSelection(), edits)
@@ -147,7 +159,9 @@ def _of_predictor(
 
 
 def _check_output(model: Predictor, output: Any) -> None:
-    """Refuse what is neither a text or a label nor, for a model that generates, ids of its vocabulary."""
+    """Refuse what is neither a text or a label nor, for a model that generates,
+    ids of its vocabulary.
+    """
     if output is None or isinstance(output, str):
         return
     size = model.target.size
@@ -155,7 +169,8 @@ def _check_output(model: Predictor, output: Any) -> None:
         type(each) is int and 0 <= each < size for each in output
     )
     if not ids or not task_of(model.model).searches:
-        wanted, got = "a text or a label, or token ids of a model that generates", repr(output)[:60]
+        wanted = "a text or a label, or token ids of a model that generates"
+        got = repr(output)[:60]
         raise InvalidArgument("output", wanted=wanted, got=got, remedy="Give a string.")
 
 
@@ -163,17 +178,22 @@ def _of_bare_model(
     model: Model, source: Any, output: Any, edits: Sequence[Edit], options: dict[str, Any]
 ) -> tuple[ForwardPass, LookInput]:
     """For a model without vocabularies."""
-    device, prompt = next(model.parameters()).device, []
+    device = next(model.parameters()).device
+    prompt = []
     count = len(source.parts) if isinstance(source, MultiSource) else 1
-    given = LookInput(
-        "", named_sources(source, [None] * count) if source is not None or model.encoder else ()
-    )
+    given = LookInput("", ())
+    if source is not None or model.encoder:
+        given = LookInput("", named_sources(source, [None] * count))
     if edits and model.encoder is not None:
         source = with_replaced_tokens(source, edits, model, [None] * count)
         given = LookInput("", named_sources(source, [None] * count))
-    source = None if source is None else source.to(device)
+    if source is not None:
+        source = source.to(device)
     if model.encoder is None and isinstance(source, Tokens):
-        source, given, prompt = None, LookInput(""), source.row(0)
+        # A language model continues the tokens instead of reading them as a source.
+        prompt = source.row(0)
+        source = None
+        given = LookInput("")
     generator = model.generator
     start = DEFAULT_TOKENS.start
     if generator is not None:
@@ -186,7 +206,9 @@ def _of_bare_model(
         return teacher_forced(model, source, read, start, given, None, edits)
     check_no_search_options(options)
     refuse_output_edits(edits)
-    labels = None if output is None else torch.tensor([int(output)], device=device)
+    labels = None
+    if output is not None:
+        labels = torch.tensor([int(output)], device=device)
     given = replace(given, direct_output=task_of(model).look_output(str))
     return task_of(model).forward_pass(model, source, labels), given
 
@@ -216,7 +238,10 @@ def _searched(
         model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank
     )
     ((_, best),) = search(task, [GenerationRequest(source, size, prompt, given=len(prompt))])
-    return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
+    tokens = [*best[0].tokens]
+    if best[0].end is not None:
+        tokens.append(best[0].end)
+    return tokens
 
 
 def pairs_of(
@@ -229,8 +254,8 @@ def pairs_of(
 ) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on.
 
-    references   also the targets that have no probability, as numbers: outputs are compared with them,
-                 and `look` shows none of them
+    references   also the targets that have no probability, as numbers: outputs are compared with
+                 them, and `look` shows none of them
     """
     config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
     alone = not config.source_fields
@@ -241,7 +266,10 @@ def pairs_of(
     for each in examples(config, split):
         if each.source or each.target:
             given = each.target if is_given else None
-            yield (each.target, own_output) if alone else (each.source, given)
+            if alone:
+                yield each.target, own_output
+            else:
+                yield each.source, given
 
 
 def data_of(
@@ -255,6 +283,10 @@ def data_of(
     own: Split | None = next(
         (split for split in recipe.data.splits if tuple(data) == (split,)), None
     )
-    config = locate_data(recipe, [own]) if own else recipe.data.with_files(data, columns)
-    check_paths(config, own or "train", trusted=trust_data_paths, named=() if own else data)
-    return config, own or "train"
+    if own is not None:
+        config = locate_data(recipe, [own])
+        check_paths(config, own, trusted=trust_data_paths, named=())
+        return config, own
+    config = recipe.data.with_files(data, columns)
+    check_paths(config, "train", trusted=trust_data_paths, named=data)
+    return config, "train"

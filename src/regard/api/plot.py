@@ -15,13 +15,16 @@ from regard.views.training_curves import curve_points, panels
 def plot(
     runs: str | Path | Sequence[str | Path], out: str | Path | None = None, *, width: int = 80
 ) -> str | None:
-    """Curves of one run or of several together: loss, each validation metric, and the learning rate, by step.
+    """Curves of one run or of several together: loss, each validation metric,
+    and the learning rate, by step.
 
     runs    the folder of a run, or several
     out     a file in .svg or .png to draw them in; without one they are returned as text
     width   of the text, in columns
     """
-    folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
+    if isinstance(runs, str | Path):
+        runs = [runs]
+    folders = [Path(run) for run in runs]
     path = None if out is None else Path(out)
     if path is not None and path.suffix not in CANVASES:
         wanted = f"a name in {', '.join(CANVASES)}"
@@ -57,7 +60,8 @@ def _curves(run: Path) -> dict[str, dict[str, Curve]]:
 
 def _events(log: Path) -> Iterator[Event]:
     """All events; a last line that is still being written is left out."""
-    part, before = new_lines(log), 0
+    part = new_lines(log)
+    before = 0
     while True:
         for number, line in enumerate(part.lines, start=before + 1):
             event = event_of(line)

@@ -1,4 +1,6 @@
-"""`regard plot --data`: the vectors that a model predicts for an example, the true ones, and what was before them."""
+"""`regard plot --data`: the vectors that a model predicts for an example, the true ones,
+and what was before them.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -33,7 +35,8 @@ def plot_forecast(
     device: str = "auto",
     trust_data_paths: bool = False,
 ) -> str | None:
-    """The vectors that a model predicts for one example, and the true ones; before a forecast, what it was made from.
+    """The vectors that a model predicts for one example, and the true ones; before a forecast,
+    what it was made from.
 
     model      a run, a checkpoint or a loaded model whose outputs are sequences of vectors
     data       a split of its data, or new data of the same kind
@@ -44,10 +47,11 @@ def plot_forecast(
     columns    of data that are a table: of the sources, then of the target; default: the recipe's
     width      of the text, in columns
     device     "cpu", "cuda", or "auto": a GPU where there is one
-    trust_data_paths   read the data that a checkpoint names also if you have not trained with them on this machine
+    trust_data_paths   read the data that a checkpoint names also if you have not trained with them
+                       on this machine
 
-    There is a panel for each channel, in the units of the data. Rows of a forecast count from 1 after the look-back,
-    which has the numbers up to 0.
+    There is a panel for each channel, in the units of the data. Rows of a forecast count from 1
+    after the look-back, which has the numbers up to 0.
     """
     path = None if out is None else Path(out)
     if path is not None and path.suffix not in CANVASES:
@@ -93,9 +97,13 @@ def forecast_panels(
     past: NDArray[np.float64] | None = None,
     channels: Sequence[int] | None = None,
 ) -> Panels:
-    """A panel for each channel: what was before, what is true, and what is predicted, (length, channels) each."""
+    """A panel for each channel: what was before, what is true, and what is predicted,
+    (length, channels) each.
+    """
     dimension = forecast.shape[1]
-    wanted = list(range(1, min(dimension, MOST_CHANNELS) + 1)) if channels is None else channels
+    wanted = channels
+    if wanted is None:
+        wanted = range(1, min(dimension, MOST_CHANNELS) + 1)
     panels: Panels = {}
     for channel in wanted:
         if not 1 <= channel <= dimension:
@@ -106,7 +114,8 @@ def forecast_panels(
                 remedy="Choose from these.",
             )
         curves: dict[str, Curve] = {}
-        # What is read may have further channels, such as the hour: those that are predicted are its first.
+        # What is read may have further channels, such as the hour:
+        # those that are predicted are its first.
         if past is not None and channel <= past.shape[1]:
             curves["look-back"] = _curve(past[:, channel - 1], 1 - len(past))
         curves["truth"] = _curve(truth[:, channel - 1], 1)

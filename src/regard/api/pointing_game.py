@@ -1,4 +1,6 @@
-"""The pointing game for captioners of synthetic scenes: does a word that names a shape attend to the shape's box?"""
+"""The pointing game for captioners of synthetic scenes:
+does a word that names a shape attend to the shape's box?
+"""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -17,10 +19,13 @@ WordInBox = tuple[Tensor, BoundingBox]  # a word's weights, and the box of the s
 
 
 def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, PointingScore | None]]:
-    """For the first scenes of the test split: the number of right captions, and their scores for colors and kinds."""
+    """For the first scenes of the test split: the number of right captions,
+    and their scores for colors and kinds.
+    """
     require_cross_attention("model", predictor.model)
     scenes: list[Any] = [example.source for example in islice(shapes("test"), count)]
-    grid, right = predictor_regions(predictor), 0
+    grid = predictor_regions(predictor)
+    right = 0
     mentions: dict[str, list[WordInBox]] = {"color": [], "kind": []}
     for scene, outputs in zip(scenes, predictor.outputs(scenes, attention=True), strict=True):
         if outputs[0].text == scene.caption:
@@ -31,7 +36,9 @@ def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointi
 
 
 def named(scene: Scene, words: Sequence[RegionWord]) -> dict[str, list[WordInBox]]:
-    """The words of a scene's caption that name a shape, by its color and by its kind, with the shape's box."""
+    """The words of a scene's caption that name a shape, by its color and by its kind,
+    with the shape's box.
+    """
     boxes = {shape.color: shape.box for shape in scene.shapes}  # colors are unique in a scene
     mentions: dict[str, list[WordInBox]] = {"color": [], "kind": []}
     box = None

@@ -1,4 +1,6 @@
-"""`regard predict`: outputs for lines as they arrive, in order, each as soon as all before it are done."""
+"""`regard predict`: outputs for lines as they arrive, in order,
+each as soon as all before it are done.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,23 +35,26 @@ def predict(
     device: str = "auto",
     **options: Any,
 ) -> Iterator[tuple[Line, list[Output]]]:
-    """Each line with its outputs, best first; one after the other, as the lines arrive. An empty line has an empty one.
+    """Each line with its outputs, best first; one after the other, as the lines arrive.
+
+    An empty line has an empty one.
 
     model      a run, a checkpoint, or a loaded model
     lines      inputs, read as they are needed
-    beside     arguments of `Predictor.outputs` with one value for each line: prefixes, required, banned_in
-    engine     "local": in this process; "ray": with Ray Data, on a cluster. All lines are read first, the outputs are
-               the same. Ray's cluster is that of $RAY_ADDRESS or of this machine, else one is started for the call
-    replicas   of the model, with the engine "ray" [default: one for each GPU, or for each processor without any]
+    beside     arguments of `Predictor.outputs` with one value for each line: prefixes, required,
+               banned_in
+    engine     "local": in this process; "ray": with Ray Data, on a cluster. All lines are read
+               first, the outputs are the same. Ray's cluster is that of $RAY_ADDRESS or of this
+               machine, else one is started for the call
+    replicas   of the model, with the engine "ray" [default: one for each GPU, or for each processor
+               without any]
     device     "cpu", "cuda", or "auto": a GPU where there is one
     options    other arguments of `Predictor.outputs`
     """
     if engine == "ray":
         if isinstance(model, Predictor):
-            wanted, got = (
-                "a run or a checkpoint, which every replica loads, with the engine ray",
-                "a loaded model",
-            )
+            wanted = "a run or a checkpoint, which every replica loads, with the engine ray"
+            got = "a loaded model"
             raise InvalidArgument("model", wanted=wanted, got=got, remedy="Give its folder.")
         if replicas is not None and replicas < 1:
             raise InvalidArgument(
@@ -88,15 +93,18 @@ def score(
     """The log-probabilities of given outputs, one `SequenceScore` for each line.
 
     model     a run, a checkpoint, or a loaded model
-    files     parallel files of sources and targets, or one file of texts for a language model; none: stdin
-    columns   of a file that is a table: those of the sources, then of the target; default: the recipe's
+    files     parallel files of sources and targets, or one file of texts for a language model;
+              none: stdin
+    columns   of a file that is a table: those of the sources, then of the target; default: the
+              recipe's
     """
     predictor = load(model)
     return score_lines(predictor, pairs(predictor, files, columns))
 
 
 def read_constraints(path: Path) -> dict[str, Iterator[Any]]:
-    """Phrases that each line's output must and must not hold: {"required": ["…"], "banned": ["…"]}, or an empty line.
+    """Phrases that each line's output must and must not hold: {"required": ["…"], "banned": ["…"]},
+    or an empty line.
 
     For the argument `beside` of `predict`.
     """

@@ -1,4 +1,6 @@
-"""`regard.shortlist`: learns the vocabulary shortlist of a translation model, and adds it to its checkpoint."""
+"""`regard.shortlist`: learns the vocabulary shortlist of a translation model,
+and adds it to its checkpoint.
+"""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -33,17 +35,22 @@ def shortlist(
     max_examples: int = 200_000,
     trust_data_paths: bool = False,
 ) -> tuple[Path, Shortlist]:
-    """Learn a shortlist and add it to the checkpoint of a run, or to a checkpoint; decode.shortlist uses it.
+    """Learn a shortlist and add it to the checkpoint of a run, or to a checkpoint;
+    decode.shortlist uses it.
 
     model              a run, whose best checkpoint gets the shortlist, or a checkpoint
-    candidates         output tokens of each source token: its most likely translations (IBM model 1)
+    candidates         output tokens of each source token: its most likely translations (IBM model
+                       1)
     frequent           output tokens that every output may have: the most frequent
-    data               files of sources and targets, or a split of the model's own data; default: its training data
+    data               files of sources and targets, or a split of the model's own data; default:
+                       its training data
     columns            of a table, of the source and the target
-    max_examples       examples to learn from, the first ones: all their pairs of tokens are in memory
+    max_examples       examples to learn from, the first ones: all their pairs of tokens are in
+                       memory
     trust_data_paths   that of `regard.evaluate`
 
-    Returns the checkpoint and the shortlist. A signature of the checkpoint is removed: it was that of other content.
+    Returns the checkpoint and the shortlist. A signature of the checkpoint is removed: it was that
+    of other content.
     """
     for name, value in (
         ("candidates", candidates),
@@ -58,10 +65,8 @@ def shortlist(
     target = tokenizer_of(predictor.target)
     recipe = predictor.recipe
     if source is None or target is None:
-        wanted, remedy = (
-            "a model from one text to another",
-            "Others have no source tokens to translate.",
-        )
+        wanted = "a model from one text to another"
+        remedy = "Others have no source tokens to translate."
         raise InvalidArgument("model", wanted=wanted, got=str(model), remedy=remedy)
     config, split = data_of(
         recipe, as_paths(data or "train"), columns, trust_data_paths=trust_data_paths
@@ -79,13 +84,15 @@ def shortlist(
 
     sizes = source.size, target.size
     lexicon = learn_lexicon(pairs(), sizes)
-    likely, most = lexicon.likely(sizes[0], candidates), lexicon.frequent(frequent)
+    likely = lexicon.likely(sizes[0], candidates)
+    most = lexicon.frequent(frequent)
     learned = Shortlist.of(
         {"likely": torch.from_numpy(likely), "frequent": torch.from_numpy(most)}, *sizes
     )
     if (folder / store.SIGNATURE).exists():
         log.warning(
-            "%s: its signature is removed, which was that of other content: regard sign signs it again",
+            "%s: its signature is removed, which was that of other "
+            "content: regard sign signs it again",
             folder,
         )
     store.add(folder, SHORTLIST, learned.tensors)

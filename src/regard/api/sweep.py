@@ -1,4 +1,6 @@
-"""`regard sweep`: a training run for each combination of settings, or a search by Optuna, and a table of results."""
+"""`regard sweep`: a training run for each combination of settings, or a search by Optuna,
+and a table of results.
+"""
 
 import json
 import re
@@ -7,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.api.train import train
 from regard.core.errors import Diverged, InvalidArgument, MissingExtra
@@ -32,7 +34,9 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Range:
-    """The values of a key that a search may try: from `low` to `high`, whole numbers if both are."""
+    """The values of a key that a search may try: from `low` to `high`,
+    whole numbers if both are.
+    """
 
     low: int | float
     high: int | float
@@ -41,16 +45,17 @@ class Range:
     @classmethod
     def parse(cls, key: str, text: str) -> "Range":
         """From LOW:HIGH or LOW:HIGH:log."""
-        *ends, scale = text.split(":") if text.endswith(":log") else (*text.split(":"), "")
+        ends = text.removesuffix(":log").split(":")
+        is_log = text.endswith(":log")
         try:
             low, high = (int(end) if re.fullmatch(r"-?\d+", end) else float(end) for end in ends)
         except ValueError:
             low = high = nan
-        if not (-inf < low < high < inf and (low > 0 or not scale)):
+        if not (-inf < low < high < inf and (low > 0 or not is_log)):
             wanted = "LOW:HIGH or LOW:HIGH:log, the lower one first, and positive for log"
             remedy = "As in train.learning_rate=1e-4:1e-2:log."
             raise InvalidArgument(f"range of {key}", wanted=wanted, got=repr(text), remedy=remedy)
-        return cls(low, high, bool(scale))
+        return cls(low, high, is_log)
 
 
 def sweep(
@@ -65,31 +70,36 @@ def sweep(
     on_event: EventHandler = ignore_event,
     progress: bool = True,
 ) -> list[SweepRun]:
-    """Train a recipe with every combination of the values of a grid; the best run first, by `train.monitor`.
+    """Train a recipe with every combination of the values of a grid; the best run first,
+    by `train.monitor`.
 
     recipe     a TOML file, the name of a built-in recipe, or a mapping with its tables
     out        the folder of the runs, each in a folder of its own
     grid       values by key: {"train.learning_rate": [1e-3, 5e-4], "model.encoder.layers": [2, 4]}
-    ranges     search instead, with Optuna's default sampler: {"train.learning_rate": "1e-4:1e-2:log"}; the values of a
-               grid are then choices of the search
+    ranges     search instead, with Optuna's default sampler: {"train.learning_rate":
+               "1e-4:1e-2:log"}; the values of a grid are then choices of the search
     trials     runs of a search; one that diverges counts, and is left out of the results
     changes    of the recipe, for all runs: "train.max_steps=500"
     cache, on_event, progress   as of `regard.train`
 
     A sweep that was stopped goes on where it ended when it is called again.
     """
-    grid, ranges = grid or {}, ranges or {}
+    grid = grid or {}
+    ranges = ranges or {}
     if not (grid or ranges) or not all(grid.values()):
         got = ", ".join(key for key, values in grid.items() if not values) or "no key"
         raise InvalidArgument(
             "grid", wanted="keys, each with its values", got=got, remedy="As in rate=1e-3,5e-4."
         )
     if both := sorted(grid.keys() & ranges.keys()):
-        wanted, got = "keys that are not in the grid", ", ".join(both)
+        wanted = "keys that are not in the grid"
+        got = ", ".join(both)
         raise InvalidArgument(
             "ranges", wanted=wanted, got=got, remedy="Give each key values or a range."
         )
-    source = find_recipe(str(recipe)) if isinstance(recipe, str | Path) else recipe
+    source = recipe
+    if isinstance(recipe, str | Path):
+        source = find_recipe(str(recipe))
 
     def parsed(settings: Mapping[str, str]) -> Recipe:
         recipe = read_recipe(source, [*changes, *_settings(settings)])
@@ -99,10 +109,8 @@ def sweep(
         return recipe
 
     def run(settings: Mapping[str, str]) -> SweepRun:
-        folder, recipe = (
-            Path(out) / " ".join(_settings(settings)).replace("/", "_"),
-            parsed(settings),
-        )
+        folder = Path(out) / " ".join(_settings(settings)).replace("/", "_")
+        recipe = parsed(settings)
         train(
             recipe,
             folder,
@@ -116,25 +124,22 @@ def sweep(
     combinations = [
         dict(zip(grid, map(str, values), strict=True)) for values in product(*grid.values())
     ]
-    read = {
-        key: Range.parse(key, each) if isinstance(each, str) else each
-        for key, each in ranges.items()
-    }
-    lowest, highest = (
-        {key: str(r.low) for key, r in read.items()},
-        {key: str(r.high) for key, r in read.items()},
-    )
+    read = {}
+    for key, each in ranges.items():
+        read[key] = Range.parse(key, each) if isinstance(each, str) else each
+    lowest = {key: str(r.low) for key, r in read.items()}
+    highest = {key: str(r.high) for key, r in read.items()}
     # Every combination, and both ends of every range, are checked before the first run.
     for settings in (
         combination | end for combination in combinations for end in (lowest, highest)
     ):
         higher = HIGHER_IS_BETTER[parsed(settings).train.monitor]
-    results = (
-        _search(run, grid, read, trials, higher, on_event)
-        if read
-        else [run(each) for each in combinations]
-    )
-    return sorted(results, key=lambda result: -result.value if higher else result.value)
+    if read:
+        results = _search(run, grid, read, trials, higher, on_event)
+    else:
+        results = [run(each) for each in combinations]
+    sign = -1 if higher else 1  # the best first
+    return sorted(results, key=lambda result: sign * result.value)
 
 
 def _search(
@@ -145,16 +150,18 @@ def _search(
     higher_is_better: bool,
     on_event: EventHandler,
 ) -> list[SweepRun]:
-    """The runs of a search by Optuna. Its choices follow from the results so far, so that a search can be repeated."""
+    """The runs of a search by Optuna.
+
+    Its choices follow from the results so far, so that a search can be repeated.
+    """
     try:
         import optuna
     except ImportError:
         raise MissingExtra("optuna", "optuna", "a sweep over ranges") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=0)
-    study = optuna.create_study(
-        direction="maximize" if higher_is_better else "minimize", sampler=sampler
-    )
+    direction: Literal["maximize", "minimize"] = "maximize" if higher_is_better else "minimize"
+    study = optuna.create_study(direction=direction, sampler=sampler)
     results: dict[tuple[str, ...], SweepRun] = {}
     for _ in range(trials):
         trial = study.ask()
@@ -201,5 +208,6 @@ def _result(settings: Mapping[str, str], folder: Path, recipe: Recipe) -> SweepR
     values = [
         (event[metric], event["step"]) for event in events if event.get("event") == "validation"
     ]
-    value, step = (max if HIGHER_IS_BETTER[metric] else min)(values)
+    best = max if HIGHER_IS_BETTER[metric] else min
+    value, step = best(values)
     return SweepRun(settings, folder, metric, value, step)

@@ -1,4 +1,6 @@
-"""`regard.thresholds`: chooses the thresholds of a multi-label classifier, and adds them to its checkpoint."""
+"""`regard.thresholds`: chooses the thresholds of a multi-label classifier,
+and adds them to its checkpoint.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +45,8 @@ def thresholds(
     device: str = "auto",
     trust_data_paths: bool = False,
 ) -> tuple[Path, list[ChosenThreshold]]:
-    """Choose the threshold of each label with the highest F1, and add them to the recipe of the checkpoint.
+    """Choose the threshold of each label with the highest F1,
+    and add them to the recipe of the checkpoint.
 
     model              a run, whose best checkpoint gets the thresholds, or a checkpoint
     split              a split of the model's own data, "valid" by default; or
@@ -52,10 +55,11 @@ def thresholds(
     device             "cpu", "cuda", or "auto": a GPU where there is one
     trust_data_paths   that of `regard.evaluate`
 
-    A label whose present threshold reaches the highest F1 keeps it, and so does a label that no example has.
+    A label whose present threshold reaches the highest F1 keeps it, and so does a label that no
+    example has.
 
-    Returns the checkpoint and the threshold of each label. A signature of the checkpoint is removed: it was that of
-    other content.
+    Returns the checkpoint and the threshold of each label. A signature of the checkpoint is
+    removed: it was that of other content.
     """
     folder = find_checkpoint(Path(model))
     files = as_paths(data)
@@ -105,7 +109,8 @@ def _write(folder: Path, table: Mapping[str, float]) -> None:
     config["recipe"]["decode"]["thresholds"] = dict(table)
     if (folder / store.SIGNATURE).exists():
         log.warning(
-            "%s: its signature is removed, which was that of other content: regard sign signs it again",
+            "%s: its signature is removed, which was that of other "
+            "content: regard sign signs it again",
             folder,
         )
     store.replace(folder, CONFIG, store.as_json(config))

@@ -1,4 +1,6 @@
-"""`regard.train`: from a recipe and its data to the best model of a run; `regard.prepare`: its tokenized data."""
+"""`regard.train`: from a recipe and its data to the best model of a run; `regard.prepare`:
+its tokenized data.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -87,21 +89,26 @@ def train(
     on_event: EventHandler = ignore_event,
     progress: bool = True,
 ) -> Predictor:
-    """Train the model of a recipe, with checkpoints in the folder `run`. Returns the best model, ready to predict.
+    """Train the model of a recipe, with checkpoints in the folder `run`.
+
+    Returns the best model, ready to predict.
 
     recipe     a TOML file, the name of a built-in recipe, a mapping with its tables, or a `Recipe`
     run        the folder of the run: a new or an empty one, or with `resume` that of an earlier run
-    data       splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target) pairs, or
-               of mappings whose keys are the recipe's columns; each is read once
+    data       splits ("train", "valid", "test") as iterables instead of files: of texts, of
+               (source, target) pairs, or of mappings whose keys are the recipe's columns; each is
+               read once
     changes    of the recipe: "train.learning_rate=0.001"
     resume     continue from the run's last intact checkpoint
     cache      the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
     allow_changed_data   resume although the data are not those that the run began with
-    on_event   called with each event of the run: start, update, train, validation, checkpoint, warning, ...
+    on_event   called with each event of the run: start, update, train, validation, checkpoint,
+               warning, ...
     progress   show the progress on a terminal or in a notebook; elsewhere nothing is shown
 
-    Processes started by torchrun train one model and all return it; rank 0 writes and reports. Raises `InvalidRecipe`,
-    `InvalidArgument` (a folder that is in use, data that cannot be read), `Diverged` and `TrainingFailed`.
+    Processes started by torchrun train one model and all return it; rank 0 writes and reports.
+    Raises `InvalidRecipe`, `InvalidArgument` (a folder that is in use, data that cannot be read),
+    `Diverged` and `TrainingFailed`.
     """
     recipe = _read(recipe, changes, data, cache)
     if not str(run):
@@ -117,9 +124,11 @@ def train(
             step = None if checkpoint is None else checkpoint[0]
             before = _recipe_of(checkpoint, run)
             recipe = with_stored_word_vectors(with_warmup(recipe, before), before)
-            names, handler = (
-                (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
-            )
+            names: Sequence[str] = ()
+            handler: EventHandler = ignore_event
+            if group.is_main:
+                names = recipe.train.loggers or ()
+                handler = on_event
             shown = progress and group.is_main
             with (
                 live_training_progress(handler, shown=shown) as handler,
@@ -148,15 +157,15 @@ def _train(
     on_event: EventHandler,
     group: ProcessGroup,
 ) -> Predictor:
-    for backbone in backbones_of(recipe).values() if checkpoint is None else ():
-        weights_file(backbone)  # a missing file is refused before the data are prepared
     if checkpoint is None:
+        for backbone in backbones_of(recipe).values():
+            weights_file(backbone)  # a missing file is refused before the data are prepared
         check_word_vectors(recipe)
     step, content, damaged = checkpoint or (0, None, ())
-    folder, vocabularies = store.step_folder(run, step), None
-    if (
-        content is not None
-    ):  # those that the weights were trained with, whatever the data would give now
+    folder = store.step_folder(run, step)
+    vocabularies = None
+    if content is not None:
+        # Those that the weights were trained with, whatever the data would give now.
         *sources, _ = recipe.data.fields
         vocabularies = read_vocabularies(content, folder, sources)
     data = prepare(recipe, cache, on_event, vocabularies)
@@ -191,7 +200,8 @@ def _train(
         recipe.as_dict(), data.vocabularies, table, __version__, recipe.extensions()
     )
     texts[CARD] = _card(recipe, data, model)
-    config, batches = recipe.train, epochs(recipe, data.train, group)
+    config = recipe.train
+    batches = epochs(recipe, data.train, group)
     trainer = Trainer(
         model,
         batches,
@@ -226,9 +236,8 @@ def _train(
     average = run / AVERAGED
     if not trainer.done:
         if group.is_main:
-            shutil.rmtree(
-                average, ignore_errors=True
-            )  # of checkpoints that are no longer the last ones
+            # It is of checkpoints that are no longer the last ones.
+            shutil.rmtree(average, ignore_errors=True)
         trainer.fit()
     if config.average_checkpoints > 1 and group.is_main and not average.exists():
         with saving(average, "save the average of the last checkpoints"):
@@ -238,7 +247,8 @@ def _train(
                 {WEIGHTS: average_checkpoints(run, config.average_checkpoints, on_event)},
             )
     group.all_gather([0])  # wait until rank 0 has written everything
-    return load(average if config.average_checkpoints > 1 else run, device=str(trainer.device))
+    best = average if config.average_checkpoints > 1 else run
+    return load(best, device=str(trainer.device))
 
 
 def prepare(
@@ -252,8 +262,8 @@ def prepare(
     recipe         a `Recipe`: `Recipe.of(...)` makes one of a mapping with its tables
     cache          the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
     on_event       called with the warnings of reading the data
-    vocabularies   of the sources and of the target; default: those of the model that training starts from, or learned
-                   from the training data
+    vocabularies   of the sources and of the target; default: those of the model that training
+                   starts from, or learned from the training data
     """
     check_trainable(recipe, vocabularies is not None)
     config = locate_data(recipe)
@@ -276,7 +286,9 @@ def _vocabularies_of(
 
     A size of the recipe that is neither the default nor the model's is refused.
     """
-    sources, target, data = before.sources, before.target, recipe.data
+    sources = before.sources
+    target = before.target
+    data = recipe.data
     given: tuple[SourceVocabularies, VocabularyType | None] = sources, target
     if before.task.reads_target and data.source is not None:
         # Its tokens are now those of the source.
@@ -314,7 +326,8 @@ def make_model(
     sharded: bool = False,
     on_event: EventHandler = ignore_event,
 ) -> Model:
-    """The model before its first update, frozen as the recipe says, with pretrained weights or those of a checkpoint.
+    """The model before its first update, frozen as the recipe says,
+    with pretrained weights or those of a checkpoint.
 
     content, folder   of the checkpoint to resume from
     sharded           whether it will be sharded: it then stays on the CPU
@@ -330,13 +343,16 @@ def make_model(
             _init_from(model, recipe.train.init_from, on_event)
     if recipe.train.freeze is not None:
         freeze(model, recipe.train.freeze)
-    return model if sharded else model.to(device_of(recipe))
+    if sharded:
+        return model
+    return model.to(device_of(recipe))
 
 
 def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
     """Copy the weights of a checkpoint whose names and shapes match."""
     before = load(path, device="cpu")
-    own, others = weights_of(model), weights_of(before.model)
+    own = weights_of(model)
+    others = weights_of(before.model)
     matching = {
         name for name in own.keys() & others.keys() if own[name].shape == others[name].shape
     }
@@ -348,7 +364,9 @@ def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
         for name in matching:
             own[name].copy_(others[name])
     if rest := [name for name in own if name not in matching]:
-        names = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
+        names = ", ".join(rest[:3])
+        if len(rest) > 3:
+            names += ", …"
         count = f"{len(matching)} of {len(own)} weights"
         _warn(
             on_event, f"{before.folder}: {count} match and were copied; initialized anew: {names}"
@@ -358,7 +376,8 @@ def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
 def with_cached_features(
     recipe: Recipe, model: Model, data: Prepared, cache: Path, progress: PrepareProgress
 ) -> Prepared:
-    """The data with cached features in place of images, where neither the backbone nor the images ever change.
+    """The data with cached features in place of images,
+    where neither the backbone nor the images ever change.
 
     The teachers of a distillation read images, as the features are those of the student's backbone.
     """
@@ -392,7 +411,10 @@ def device_of(recipe: Recipe) -> str:
             Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'.")
         )
     if recipe.train.precision == "float8" and (got := unsupported_device(device)) is not None:
-        wanted = "'float32' or 'bfloat16' without a GPU that multiplies in float8 (NVIDIA Hopper or newer)"
+        wanted = (
+            "'float32' or 'bfloat16' without a GPU that multiplies in float8 "
+            "(NVIDIA Hopper or newer)"
+        )
         problems.append(
             Problem("train.precision", wanted, f"'float8' on {got}", "Set it to 'bfloat16'.")
         )

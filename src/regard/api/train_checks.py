@@ -1,4 +1,6 @@
-"""What `regard.train` refuses before the first update: recipes without data, ranks that differ, changed runs."""
+"""What `regard.train` refuses before the first update: recipes without data, ranks that differ,
+changed runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,13 +24,25 @@ from regard.training.epoch_batches import lanes_of
 
 # Keys of [train] that may change when a run is resumed.
 RESUMABLE = {
-    "max_steps", "max_epochs", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples",
-    "device", "cuda_graphs", "fsdp", "distributed_timeout",
-}  # fmt: skip
+    "max_steps",
+    "max_epochs",
+    "validate_every",
+    "log_every",
+    "loggers",
+    "keep_checkpoints",
+    "patience",
+    "log_samples",
+    "device",
+    "cuda_graphs",
+    "fsdp",
+    "distributed_timeout",
+}
 
 
 def check_examples(task: Task, config: DataConfig, prepared: Prepared) -> None:
-    """Refuse an example that a model of this task cannot learn, such as a target of another length, with its line."""
+    """Refuse an example that a model of this task cannot learn, such as a target of another length,
+    with its line.
+    """
     for split, about in prepared.record["splits"].items():
         corpus = getattr(prepared, split)
         found = task.check_examples(corpus)
@@ -37,14 +51,18 @@ def check_examples(task: Task, config: DataConfig, prepared: Prepared) -> None:
         number, error = found
         if not any(about["left_out"].values()):
             raise at_example(config, split, number + 1, error)
-        # Of the examples that were not left out, which are counted otherwise than the lines of the file.
+        # Of the examples that were not left out,
+        # which are counted otherwise than the lines of the file.
         where = f"{config.files(split)[-1]}, kept example {number + 1}"
         raise InvalidData(where, wanted=error.wanted, got=error.got, remedy=error.remedy)
 
 
 def check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
-    """Refuse the recipe of an imported model, which has no data, with all that it takes to train it."""
-    data, problems = recipe.data, list[Problem]()
+    """Refuse the recipe of an imported model, which has no data,
+    with all that it takes to train it.
+    """
+    data = recipe.data
+    problems = list[Problem]()
     if not data.splits:
         remedy = "Add train = 'FILE', say."
         problems.append(
@@ -114,7 +132,9 @@ def with_warmup(recipe: Recipe, before: Recipe | None = None) -> Recipe:
 
 
 def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:
-    """All ranks must have the same recipe, apart from the paths of its files, and the same versions."""
+    """All ranks must have the same recipe, apart from the paths of its files,
+    and the same versions.
+    """
     if group.single:
         return
     paths = ("data.train", "data.valid", "data.test", "data.images")
@@ -134,7 +154,10 @@ def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:
         )
     lanes = lanes_of(config, recipe.data.context_length)
     if lanes is not None and lanes < group.world_size:
-        wanted = f"data.context_length times the {group.world_size} processes, for a lane of text in each"
+        wanted = (
+            f"data.context_length times the {group.world_size} processes, "
+            "for a lane of text in each"
+        )
         problems.append(
             Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it.")
         )
@@ -152,8 +175,9 @@ def check_resumable(
         and not allow_changed
     ):
         raise CheckpointRefused(
-            f"{folder}: wanted the data that the run began with; got others{recipe.changes_since(before, 'data.')}. "
-            "Put them back, or allow it with --allow-changed-data."
+            f"{folder}: wanted the data that the run began with; got "
+            f"others{recipe.changes_since(before, 'data.')}. Put them back, or allow "
+            "it with --allow-changed-data."
         )
     same = replace(recipe.train, **{key: getattr(before.train, key) for key in RESUMABLE})
     if (

@@ -34,15 +34,17 @@ def transcribe(
     window: float = WINDOW,
     overlap: float = OVERLAP,
 ) -> Iterator[TranscribedWord]:
-    """The words of a recording (.wav) of any length, as soon as they are known, by a model with a CTC head.
+    """The words of a recording (.wav) of any length, as soon as they are known,
+    by a model with a CTC head.
 
     model       a run, a checkpoint, or a loaded model
     recording   the path of a WAV file, or its bytes
-    window      seconds of audio that are encoded at once; memory depends on it, and not on the length of the recording
+    window      seconds of audio that are encoded at once; memory depends on it, and not on the
+                length of the recording
     overlap     seconds that a window shares with the next one; each gives one half of them
 
-    The text is that of `regard predict` without a beam, wherever the encoder's states depend on less audio than half
-    of the overlap.
+    The text is that of `regard predict` without a beam, wherever the encoder's states depend on
+    less audio than half of the overlap.
     """
     predictor = load(model)
     # Refused before the recording is opened.

@@ -1,4 +1,6 @@
-"""`regard.view`: attention captured from any module, as a look: text, a drawing, a page; `regard.page`: of several."""
+"""`regard.view`: attention captured from any module, as a look: text, a drawing, a page;
+`regard.page`: of several.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,40 +39,50 @@ def view(
     """
     listed = [calls] if isinstance(calls, AttentionCall) else list(calls)
     if not listed or (names is not None and len(names) != len(listed)):
-        wanted = "at least one call" if names is None else f"{len(names)} calls, as names"
+        wanted = "at least one call"
+        if names is not None:
+            wanted = f"{len(names)} calls, as names"
         raise InvalidArgument("calls", wanted=wanted, got=str(len(listed)), remedy="Capture some.")
     maps = []
+    row_count = None if queries is None else len(queries)
     for number, call in enumerate(listed, start=1):
         name = f"attention {number}" if names is None else names[number - 1]
-        maps.append(
-            _map(name, number, call, batch, len(tokens), None if queries is None else len(queries))
-        )
+        maps.append(_map(name, number, call, batch, len(tokens), row_count))
     rows = tuple(queries or ())
-    output = GeneratedText(" ".join(rows), rows, rows, None) if rows else None
+    output = None
+    if rows:
+        output = GeneratedText(" ".join(rows), rows, rows, None)
     return Look(title, (Text(tuple(tokens)),), output, tuple(maps), None)
 
 
 def page(looks: Look | Sequence[Look], path: str | Path) -> None:
-    """Write the looks of `regard.view` and `regard.look`, at several inputs, as one HTML page to choose from.
+    """Write the looks of `regard.view` and `regard.look`, at several inputs,
+    as one HTML page to choose from.
 
     looks   one or several
     path    the file to write
 
     The page keeps the layer and head that are shown when another input is chosen.
     """
-    write_page([looks] if isinstance(looks, Look) else looks, path)
+    if isinstance(looks, Look):
+        looks = [looks]
+    write_page(looks, path)
 
 
 def _map(
     name: str, number: int, call: AttentionCall, batch: int, keys: int, rows: int | None
 ) -> AttentionMap:
-    count, heads, n, m = len(call.spec.query), call.spec.query.shape[1], call.spec.n, call.spec.m
+    count = len(call.spec.query)
+    heads = call.spec.query.shape[1]
+    n = call.spec.n
+    m = call.spec.m
     if not 0 <= batch < count:
         raise InvalidArgument(
             "batch", wanted=f"from 0 to {count - 1}", got=str(batch), remedy="Choose one of these."
         )
     cross = n != m or (rows is not None and rows == n and rows != keys)
-    for argument, given, size in (("tokens", keys, m), ("queries", rows if cross else n, n)):
+    row_names = rows if cross else n
+    for argument, given, size in (("tokens", keys, m), ("queries", row_names, n)):
         if given != size:
             wanted = f"{size} names for the {argument} of {name!r}"
             raise InvalidArgument(

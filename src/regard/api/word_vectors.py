@@ -34,7 +34,8 @@ def train_word_vectors(
 ) -> WordVectors:
     """Train word vectors by word2vec.
 
-    text       a file with a sentence of space-separated words per line, or sentences as lists of words
+    text       a file with a sentence of space-separated words per line, or sentences as lists of
+               words
     out        the file to write the vectors to, in word2vec's text format
     config     the configuration, or changes of its defaults: ["dim=200", "algorithm=cbow"]
     device     "cpu", "cuda", or "auto": a GPU where there is one
@@ -47,11 +48,12 @@ def train_word_vectors(
         config = parsed
     if out is not None:
         check_writable(Path(out))
-    sentences = (
-        (line.split() for line in lines(text, longest=LONGEST_TEXT))
-        if isinstance(text, str | Path)
-        else text
-    )
+    if isinstance(text, str | Path):
+        sentences: Iterable[Sequence[str]] = (
+            line.split() for line in lines(text, longest=LONGEST_TEXT)
+        )
+    else:
+        sentences = text
     vectors = train_word2vec(sentences, config, progress=progress, device=pick_device(device))
     if out is not None:
         vectors.save(out)

@@ -1,7 +1,9 @@
-"""The command line: one function per verb, which parses, calls and prints. Nothing heavy is imported until it runs.
+"""The command line: one function per verb, which parses, calls and prints.
+Nothing heavy is imported until it runs.
 
-Results go to stdout, messages and the log records of `regard` to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad
-input; 3 training diverged; 4 checkpoint refused; 128 + its number stopped by a signal.
+Results go to stdout, messages and the log records of `regard` to stderr. Exit codes: 0 done; 1
+failure; 2 usage or bad input; 3 training diverged; 4 checkpoint refused; 128 + its number stopped
+by a signal.
 """
 
 import errno
@@ -15,7 +17,18 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import evaluate, interop, look, predict, serve, studio, train, words
+from regard.cli import (
+    caption,
+    evaluate,
+    interop,
+    look,
+    predict,
+    serve,
+    studio,
+    train,
+    transcribe,
+    words,
+)
 from regard.cli.verb import Verb, Verbs
 from regard.cli.version import version_lines
 from regard.core.errors import RegardError
@@ -77,8 +90,8 @@ app.command(cls=Verb)(train.prepare)
 app.command(cls=evaluate.WithMetrics)(evaluate.evaluate)
 app.command(cls=Verb)(evaluate.compare)
 app.command(cls=Verb)(predict.predict)
-app.command(cls=Verb)(predict.caption)
-app.command(cls=Verb)(predict.transcribe)
+app.command(cls=Verb)(caption.caption)
+app.command(cls=Verb)(transcribe.transcribe)
 app.command(cls=Verb)(look.look)
 app.command(cls=Verb)(look.align)
 app.command(cls=Verb)(evaluate.score)
@@ -104,12 +117,11 @@ def main() -> None:
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal without arrows shows question marks, not a traceback
-    rank = (
-        f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""
-    )  # of a process started by torchrun
+            # A terminal without arrows shows question marks, not a traceback.
+            stream.reconfigure(errors="replace")
+    rank = ""
+    if "RANK" in os.environ:
+        rank = f" (rank {os.environ['RANK']})"  # of a process started by torchrun
     try:
         try:
             with logging_to_stderr(f"regard{rank}: "):
@@ -118,11 +130,11 @@ def main() -> None:
             close_status_lines()
             sys.stdout.flush()
     except SystemExit as exit:
-        if (
-            exit.code == INTERRUPTED
-        ):  # Ctrl-C, of which the terminal shows ^C: the message begins its own line
+        if exit.code == INTERRUPTED:
+            # The terminal shows ^C where Ctrl-C was pressed: the message begins its own line.
             with suppress(OSError):
-                print("\n" * sys.stderr.isatty() + f"regard{rank}: interrupted", file=sys.stderr)
+                begin = "\n" if sys.stderr.isatty() else ""
+                print(f"{begin}regard{rank}: interrupted", file=sys.stderr)
         raise
     except RegardError as error:
         with suppress(OSError):  # stderr is closed
@@ -133,15 +145,13 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         _discard_output()
-        full, where = (
-            error.errno in (errno.ENOSPC, errno.EDQUOT),
-            f"{error.filename}: " if error.filename else "",
-        )
-        remedy = (
-            " The file that was being written is incomplete: free some space and start again."
-            if full
-            else ""
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = ""
+        if full:
+            remedy = (
+                " The file that was being written is incomplete: free some space and start again."
+            )
         print(f"regard{rank}: {where}{error.strerror or error}.{remedy}", file=sys.stderr)
         sys.exit(1)
     finally:
@@ -157,11 +167,14 @@ def _discard_unread() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null for standard streams that the parent process closed: the next files would get their numbers."""
+    """Open /dev/null for standard streams that the parent process closed:
+    the next files would get their numbers.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 def _discard_output() -> None:

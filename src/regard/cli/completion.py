@@ -1,4 +1,6 @@
-"""Shell completion of values: recipes, data sets, metrics, views, splits, devices and keys. Imports nothing heavy."""
+"""Shell completion of values: recipes, data sets, metrics, views, splits, devices and keys.
+Imports nothing heavy.
+"""
 
 import json
 from collections.abc import Iterator

@@ -102,7 +102,10 @@ def evaluate(
         trust_data_paths,
     )
     report = regard.evaluate(systems, outputs=outputs, **given)
-    print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
+    if as_json:
+        print(json.dumps(asdict(report), ensure_ascii=False))
+    else:
+        print(report_text(report))
 
 
 def compare(
@@ -128,7 +131,8 @@ def compare(
     trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
-    """Compare systems on the same examples: metrics, quality by source length, and the most different outputs.
+    """Compare systems on the same examples: metrics, quality by source length,
+    and the most different outputs.
 
     Pages and --json also have an attention map for each output of a model with cross-attention.
 
@@ -157,19 +161,16 @@ def compare(
         cache,
         trust_data_paths,
     )
-    with nullcontext() if out is None else atomic_file(out) as file:
+    opened = nullcontext() if out is None else atomic_file(out)
+    with opened as file:
         comparison = regard.compare(systems, sentences=sentences, **given)
         if out is not None and file is not None:
-            file.write(
-                (comparison_page if out.suffix == ".html" else comparison_figure)(
-                    comparison
-                ).encode()
-            )
-    print(
-        json.dumps(comparison.as_dict(), ensure_ascii=False)
-        if as_json
-        else comparison_text(comparison)
-    )
+            write = comparison_page if out.suffix == ".html" else comparison_figure
+            file.write(write(comparison).encode())
+    if as_json:
+        print(json.dumps(comparison.as_dict(), ensure_ascii=False))
+    else:
+        print(comparison_text(comparison))
 
 
 def _arguments(
@@ -244,7 +245,8 @@ def verify(
 ) -> None:
     """Check every byte of a checkpoint, or of all checkpoints of a run, against its manifest.
 
-    Hashes that agree show that nothing was damaged, and prove no author: for that, sign it and give --key.
+    Hashes that agree show that nothing was damaged, and prove no author: for that, sign it and give
+    --key.
 
     Examples: regard verify runs/dates
 
@@ -268,7 +270,8 @@ def shortlist(
         list[str] | None,
         option(
             "FILE",
-            "Learn from other data: a table, or one option each for a file of sources and one of targets.",
+            "Learn from other data: a table, or one option each for a file "
+            "of sources and one of targets.",
         ),
     ] = None,
     column: Column = None,
@@ -277,10 +280,11 @@ def shortlist(
     ] = 200_000,
     trust_data_paths: TrustDataPaths = False,
 ) -> None:
-    """Learn a vocabulary shortlist from a translation model's training data, and add it to its checkpoint.
+    """Learn a vocabulary shortlist from a translation model's training data,
+    and add it to its checkpoint.
 
-    With `--set shortlist=true`, searches on a CPU generate likely translations (by IBM model 1) of the source's tokens
-    and frequent tokens only.
+    With `--set shortlist=true`, searches on a CPU generate likely translations (by IBM model 1) of
+    the source's tokens and frequent tokens only.
 
     Examples: regard shortlist runs/translation
 
@@ -292,7 +296,8 @@ def shortlist(
     )
     known = int((learned.likely >= 0).any(1).sum())
     print(
-        f"{folder}: {len(learned.frequent):,} frequent tokens, and candidates of {known:,} source tokens"
+        f"{folder}: {len(learned.frequent):,} frequent tokens, and "
+        f"candidates of {known:,} source tokens"
     )
 
 
@@ -310,7 +315,8 @@ def thresholds(
         list[str] | None,
         option(
             "FILE",
-            "Choose on other data: a table, or one option each for a file of sources and one of targets.",
+            "Choose on other data: a table, or one option each for a file "
+            "of sources and one of targets.",
         ),
     ] = None,
     column: Column = None,
@@ -318,9 +324,11 @@ def thresholds(
     trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
-    """Choose the threshold of each label with the highest F1 on validation data, and add them to the checkpoint.
+    """Choose the threshold of each label with the highest F1 on validation data,
+    and add them to the checkpoint.
 
-    A label whose present threshold reaches its highest F1 keeps it. `--set threshold=0.5` predicts without them.
+    A label whose present threshold reaches its highest F1 keeps it. `--set threshold=0.5` predicts
+    without them.
 
     Example: regard thresholds runs/topics
     """

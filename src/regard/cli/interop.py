@@ -60,7 +60,8 @@ def export(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a model in the format of another library (Hugging Face, CTranslate2, ONNX), or as a page that runs it.
+    """Write a model in the format of another library (Hugging Face, CTranslate2, ONNX),
+    or as a page that runs it.
 
     Examples: regard export runs/translation --to huggingface --out exported
 
@@ -82,10 +83,11 @@ def export(
             )
             return
         for name, why in obstacles.items():
-            show(
-                f"{name}: "
-                + ("yes" if not why else "no\n" + "\n".join(f"  {each}" for each in why))
-            )
+            if why:
+                reasons = "\n".join(f"  {each}" for each in why)
+                show(f"{name}: no\n{reasons}")
+            else:
+                show(f"{name}: yes")
         return
     if to is None or out is None:
         missing = "--to" if to is None else "--out"
@@ -107,7 +109,8 @@ def convert(
     source: Annotated[str, option("TOOLKIT", "joeynmt, opennmt or fairseq.", "--from")],
     as_json: Json = False,
 ) -> None:
-    """Print the recipe of a configuration of Joey NMT, OpenNMT-py or fairseq, with what it could not take over.
+    """Print the recipe of a configuration of Joey NMT, OpenNMT-py or fairseq,
+    with what it could not take over.
 
     Examples: regard convert transformer.yaml --from joeynmt > my.toml
 

@@ -44,7 +44,8 @@ def look(
         str | None,
         argument(
             "TEXT",
-            "A text, a list of vectors in JSON, or the path of an image or of a .npy file [default: lines of stdin].",
+            "A text, a list of vectors in JSON, or the path of an image or of a .npy file "
+            "[default: lines of stdin].",
         ),
     ] = None,
     output: Annotated[
@@ -57,8 +58,8 @@ def look(
         list[str] | None,
         option(
             "NAME|FILE",
-            "Look at a split of the run's data, or at a table, or two files, of inputs and outputs. "
-            "A .tsv or .csv begins with a line of names.",
+            "Look at a split of the run's data, or at a table, or two files, of inputs and "
+            "outputs. A .tsv or .csv begins with a line of names.",
             complete=completion.splits,
         ),
     ] = None,
@@ -66,7 +67,8 @@ def look(
         list[str] | None,
         option(
             "NAME",
-            "Column of a table: of --data, inputs and outputs; of --file, inputs [default: the recipe's].",
+            "Column of a table: of --data, inputs and outputs; of --file, "
+            "inputs [default: the recipe's].",
         ),
     ] = None,
     layer: Annotated[
@@ -92,7 +94,8 @@ def look(
         bool,
         flag(
             "--summary",
-            "A line for every head with its measured properties over all inputs (docs/interpret.md).",
+            "A line for every head with its measured properties over "
+            "all inputs (docs/interpret.md).",
         ),
     ] = False,
     sort: Annotated[
@@ -134,15 +137,18 @@ def look(
     trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a model attends to while it reads an input and generates its output. Weights are exact.
+    """Show what a model attends to while it reads an input and generates its output.
+    Weights are exact.
 
-    Without --map or --layer, the mean head of the last cross-attention is shown; --json and pages have all maps.
+    Without --map or --layer, the mean head of the last cross-attention is shown; --json and pages
+    have all maps.
 
     Examples: regard look runs/translation "A dog runs."
 
     regard look runs/captions dog.jpg --words
 
-    regard look runs/translation "A dog runs." --output "Ein Hund rennt." --layer 2 --head 0 --numbers
+    regard look runs/translation "A dog runs." --output "Ein Hund rennt." --layer 2 --head 0
+    --numbers
 
     regard look runs/translation "A dog runs." --out page.html
 
@@ -162,7 +168,8 @@ def look(
     from regard.views.terminal import look_text
 
     if sum(given is not None for given in (text, file, data)) > 1:
-        wanted, remedy = "one of TEXT, --file and --data", "Leave the others out."
+        wanted = "one of TEXT, --file and --data"
+        remedy = "Leave the others out."
         raise InvalidArgument("text", wanted=wanted, got="several", remedy=remedy)
     if data and output is not None:
         raise InvalidArgument(
@@ -213,7 +220,8 @@ def look(
         inputs = list(islice(pairs, MOST_LOOKS + 1 if page else 2))
         if not 1 <= len(inputs) <= (MOST_LOOKS if page else 1):
             wanted = f"one input, or up to {MOST_LOOKS} for a page" if page else "one input"
-            got, remedy = "several" if inputs else "none", "Give fewer, or use --json."
+            got = "several" if inputs else "none"
+            remedy = "Give fewer, or use --json."
             raise InvalidArgument("out", wanted=wanted, got=got, remedy=remedy)
         looks = [
             regard.look(predictor, each, output=given, **options)
@@ -224,10 +232,8 @@ def look(
         else:
             write_look(looks[0], out, view=view, map=map_)
         return
-    width, color = (
-        shutil.get_terminal_size().columns,
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
-    )
+    width = shutil.get_terminal_size().columns
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for number, (each, given) in enumerate(tracked(pairs, "inputs", printing=True)):
         result = regard.look(predictor, each, output=given, **options)
         if as_json:
@@ -271,10 +277,8 @@ def _edits(file: Path) -> "tuple[Edit, ...]":
             "edit", wanted="a file", got=f"{file}: {got}", remedy="Check the path."
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        wanted, remedy = (
-            "a JSON list of edits",
-            'For example [{"edit": "mask_source", "token": 2}].',
-        )
+        wanted = "a JSON list of edits"
+        remedy = 'For example [{"edit": "mask_source", "token": 2}].'
         raise InvalidData(file, wanted=wanted, got=str(error)[:100], remedy=remedy) from None
 
 
@@ -375,8 +379,9 @@ def align(
 ) -> None:
     """Align the words of texts and translations, line by line, from the model's cross-attention.
 
-    Links are in Pharaoh format: 1-2 links the second word of the source and the third of the target. With --references,
-    the alignment error rate follows on stderr, or as the last line of --json.
+    Links are in Pharaoh format: 1-2 links the second word of the source and the third of the
+    target. With --references, the alignment error rate follows on stderr, or as the last line of
+    --json.
 
     Examples: regard align runs/translation --sources test.en --targets test.de
 
@@ -398,10 +403,8 @@ def align(
         heads, best = align.choose(predictor, choose)
         print(f"regard: {heads}: {best} on {choose[2]}", file=sys.stderr)
     *columns, target = predictor.recipe.data.table_columns()
-    texts, given = (
-        read_inputs([sources], columns),
-        None if targets is None else read_inputs([targets], [target]),
-    )
+    texts = read_inputs([sources], columns)
+    given = None if targets is None else read_inputs([targets], [target])
     options |= {"truncate": truncate, "skip_too_long": True}
     alignments = regard.align(predictor, texts, given, heads=heads, **options)
     agreement = Agreement()

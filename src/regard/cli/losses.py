@@ -1,4 +1,6 @@
-"""What the outputs of `regard predict` do not show: counted, and reported on stderr when all are printed."""
+"""What the outputs of `regard predict` do not show: counted,
+and reported on stderr when all are printed.
+"""
 
 import sys
 from collections import Counter
@@ -110,7 +112,8 @@ def warn_of_ends(ends: Counter[str | None], *, has_source: bool) -> None:
 
 
 def _have(count: int, noun: str) -> str:
-    return f"{counted(count, noun)} {'has' if count == 1 else 'have'}"
+    have = "has" if count == 1 else "have"
+    return f"{counted(count, noun)} {have}"
 
 
 def _say(text: str) -> None:

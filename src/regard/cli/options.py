@@ -80,14 +80,16 @@ Data = Annotated[
     list[str] | None,
     option(
         "FILE",
-        "Evaluate on new data: a table, or one option each for a file of sources and one of targets.",
+        "Evaluate on new data: a table, or one option each for a file "
+        "of sources and one of targets.",
     ),
 ]
 Column = Annotated[
     list[str] | None,
     option(
         "NAME",
-        "Column of a .csv, .tsv, .jsonl or .parquet: sources first, then targets [default: the recipe's].",
+        "Column of a .csv, .tsv, .jsonl or .parquet: sources first, then "
+        "targets [default: the recipe's].",
     ),
 ]
 InputColumn = Annotated[
@@ -141,7 +143,9 @@ Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long
 def read_inputs(
     files: Sequence[Path | None], columns: Sequence[str], errors: str = "strict"
 ) -> Iterator[str]:
-    """The lines of files, or of stdin without any; of tables, these columns, with tabs between them."""
+    """The lines of files, or of stdin without any; of tables, these columns,
+    with tabs between them.
+    """
     from regard.data.text import texts
 
     mode = _error_mode(errors)
@@ -163,7 +167,9 @@ def typed_input(predictor: "Predictor", text: str) -> Any:
     from regard.inference.file_inputs import value_of
 
     fields = predictor.recipe.data.source_fields
-    return value_of(fields[0], text) if len(fields) == 1 else text
+    if len(fields) != 1:
+        return text
+    return value_of(fields[0], text)
 
 
 def _error_mode(errors: str) -> "Errors":
@@ -175,9 +181,13 @@ def _error_mode(errors: str) -> "Errors":
 
 
 def show(text: str, end: str = "\n", file: TextIO | None = None, *, flush: bool = True) -> None:
-    """Print a text of a model or of data: exactly to a file or a pipe, without unprintable characters to a terminal."""
+    """Print a text of a model or of data: exactly to a file or a pipe,
+    without unprintable characters to a terminal.
+    """
     file = file or sys.stdout
-    print(printable(text, also="\t\n") if file.isatty() else text, end=end, flush=flush, file=file)
+    if file.isatty():
+        text = printable(text, also="\t\n")
+    print(text, end=end, flush=flush, file=file)
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:

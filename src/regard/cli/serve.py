@@ -30,8 +30,8 @@ SearchMemory = Annotated[
     int | None,
     option(
         "MIB",
-        "Memory that all searches together may take, beside the models; requests wait for it, and one that needs "
-        "more is refused [default: 512 on a CPU, half of what is free on a GPU].",
+        "Memory that all searches together may take, beside the models; requests wait for it, and "
+        "one that needs more is refused [default: 512 on a CPU, half of what is free on a GPU].",
         least=1,
     ),
 ]
@@ -54,7 +54,8 @@ def serve(
         list[str],
         option(
             "NAME",
-            "cpu, cuda, cuda:1, or auto: a GPU where there is one. Repeated: a replica of each model on each.",
+            "cpu, cuda, cuda:1, or auto: a GPU where there is one. Repeated: a "
+            "replica of each model on each.",
             complete=completion.devices,
         ),
     ] = ["auto"],  # noqa: B006  read only
@@ -87,7 +88,8 @@ def serve(
         list[str] | None,
         option(
             "NAME",
-            "Host name that requests may have, beside this machine's, as behind a reverse proxy; repeatable.",
+            "Host name that requests may have, beside this machine's, as behind "
+            "a reverse proxy; repeatable.",
         ),
     ] = None,
     tls_certificate: Annotated[
@@ -104,7 +106,8 @@ def serve(
         ),
     ] = 0,
 ) -> None:
-    """Serve models over HTTP, with continuous batching. Listens on this machine only, unless told otherwise.
+    """Serve models over HTTP, with continuous batching. Listens on this machine only,
+    unless told otherwise.
 
     Examples: regard serve runs/translation
 
@@ -151,7 +154,9 @@ def keys_of_environment() -> list[str]:
 def placed_models(
     models: Sequence[str], device: list[str]
 ) -> "tuple[dict[str, str | Path | regard.Predictor], dict[str, list[str]]]":
-    """The paths of models by name, that given before a "=" or that of the folder; and their devices, or these."""
+    """The paths of models by name, that given before a "=" or that of the folder;
+    and their devices, or these.
+    """
     named: dict[str, str | Path | regard.Predictor] = {}
     devices: dict[str, list[str]] = {}
     for each in models:

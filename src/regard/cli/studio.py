@@ -50,7 +50,8 @@ def studio(
     ] = None,
     no_open: Annotated[bool, flag("--no-open", "Print the address, and open no browser.")] = False,
 ) -> None:
-    """Show a model's attention live in the browser: type, watch, edit, compare. Listens on this machine only.
+    """Show a model's attention live in the browser: type, watch, edit, compare.
+    Listens on this machine only.
 
     Examples: regard studio
 

@@ -36,8 +36,8 @@ def train(
         str | None,
         option(
             "FOLDER",
-            "The folder of the run: a new or an empty one [default: runs/RECIPE, or runs/RECIPE-2, … "
-            "where that is taken].",
+            "The folder of the run: a new or an empty one [default: runs/RECIPE, or "
+            "runs/RECIPE-2, … where that is taken].",
             "--out",
             "-o",
         ),
@@ -56,14 +56,16 @@ def train(
 ) -> None:
     """Train a model from a recipe, with checkpoints.
 
-    A run that was stopped or killed continues with --resume, with the same result as an uninterrupted one.
+    A run that was stopped or killed continues with --resume, with the same result as an
+    uninterrupted one.
 
     Examples:
     regard train dates
 
     regard train my.toml --out runs/mine --set train.learning_rate=5e-4 --set model.encoder.layers=6
 
-    regard train my.toml --out runs/mine --set train.learning_rate=5e-4 --set model.encoder.layers=6 --resume
+    regard train my.toml --out runs/mine --set train.learning_rate=5e-4 --set model.encoder.layers=6
+    --resume
 
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """
@@ -115,18 +117,22 @@ def _default_folder(recipe: str, *, resume: bool) -> Path:
     taken = list(takewhile(_is_taken, names))
     if resume:
         if len(taken) != 1:
+            got = f"no run {first}"
+            if taken:
+                got = f"none; there are {', '.join(map(str, taken))}"
             raise InvalidArgument(
-                "--out",
-                wanted="the run to resume",
-                got=f"none; there are {', '.join(map(str, taken))}" if taken else f"no run {first}",
-                remedy="Name its folder.",
+                "--out", wanted="the run to resume", got=got, remedy="Name its folder."
             )
         return taken[0]
-    return first if not taken else first.with_name(f"{first.name}-{len(taken) + 1}")
+    if not taken:
+        return first
+    return first.with_name(f"{first.name}-{len(taken) + 1}")
 
 
 def _is_taken(folder: Path) -> bool:
-    """Whether a run cannot begin in a folder of this name: something other than an empty folder has it."""
+    """Whether a run cannot begin in a folder of this name:
+    something other than an empty folder has it.
+    """
     if folder.is_dir():
         return next(folder.iterdir(), None) is not None
     return folder.exists() or folder.is_symlink()
@@ -169,7 +175,8 @@ def sweep(
         Path | None,
         option(
             "FOLDER",
-            "The folder of the runs; those that it has are not trained again [default: runs/RECIPE-sweep].",
+            "The folder of the runs; those that it has are not trained again "
+            "[default: runs/RECIPE-sweep].",
             "--out",
             "-o",
         ),
@@ -187,7 +194,8 @@ def sweep(
         list[str] | None,
         option(
             "KEY=LOW:HIGH[:log]",
-            "A key whose best value to search with Optuna; may be repeated. Values of --grid are then choices.",
+            "A key whose best value to search with Optuna; may be repeated. "
+            "Values of --grid are then choices.",
             "--range",
             complete=completion.recipe_keys,
         ),
@@ -197,12 +205,14 @@ def sweep(
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe with every combination of settings, or search the best ones, and print a table of the results.
+    """Train a recipe with every combination of settings, or search the best ones,
+    and print a table of the results.
 
     Examples:
     regard sweep my.toml --grid train.learning_rate=1e-3,5e-4
 
-    regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid model.encoder.layers=2,4
+    regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid
+    model.encoder.layers=2,4
 
     regard sweep my.toml --out runs/sweep --range train.learning_rate=1e-4:1e-2:log --trials 30
     """
@@ -230,11 +240,10 @@ def sweep(
             on_event=progress,
             progress=False,
         )
-    print(
-        json.dumps([asdict(each) for each in results], default=str)
-        if as_json
-        else sweep_table(results)
-    )
+    if as_json:
+        print(json.dumps([asdict(each) for each in results], default=str))
+    else:
+        print(sweep_table(results))
 
 
 def average(
@@ -243,7 +252,8 @@ def average(
     ],
     out: Annotated[Path, option("FOLDER", "A new folder for the checkpoint.", "--out", "-o")],
 ) -> None:
-    """Write one model whose weights are the mean of those of several, trained on from the same weights.
+    """Write one model whose weights are the mean of those of several,
+    trained on from the same weights.
 
     Example: regard average runs/seed-1 runs/seed-2 runs/seed-3 --out runs/average
     """
@@ -259,8 +269,8 @@ def plot(
         list[str] | None,
         option(
             "NAME|FILE",
-            "Plot the vectors that the model predicts for an example of this split, or of these files, beside the "
-            "true ones.",
+            "Plot the vectors that the model predicts for an example of this split, or of these "
+            "files, beside the true ones.",
             complete=completion.splits,
         ),
     ] = None,
@@ -280,7 +290,8 @@ def plot(
     device: Device = "auto",
     trust_data_paths: TrustDataPaths = False,
 ) -> None:
-    """Plot the losses, metrics and learning rate of runs; or what a model predicts, against what is true.
+    """Plot the losses, metrics and learning rate of runs; or what a model predicts,
+    against what is true.
 
     Examples: regard plot runs/one runs/two --out curves.svg
 
@@ -347,7 +358,8 @@ def data(
         Path, option("FOLDER", "Where the data are; paths in recipes are relative to it.")
     ] = Path(),
 ) -> None:
-    """List the public data sets that the built-in recipes use, check the files of one, fetch or build them.
+    """List the public data sets that the built-in recipes use, check the files of one,
+    fetch or build them.
 
     Example: regard data multi30k --fetch
     """
@@ -359,7 +371,8 @@ def data(
         return
     dataset = public_datasets.public_dataset(name)
     print(
-        f"{dataset.title}\n{dataset.page}\nterms: {dataset.terms}\nrecipes: {', '.join(dataset.recipes)}"
+        f"{dataset.title}\n{dataset.page}\nterms: {dataset.terms}\nrecipes: "
+        f"{', '.join(dataset.recipes)}"
     )
     for fetched in public_datasets.fetch(dataset, folder) if fetch else ():
         print(f"fetched {fetched}")
@@ -391,8 +404,8 @@ def demo(
 ) -> None:
     """Train two small models to normalize dates, and show their attention.
 
-    An RNN with attention and a Transformer learn dates in several languages, in under three minutes on two cores; no
-    data is needed. A demo that was stopped resumes.
+    An RNN with attention and a Transformer learn dates in several languages, in under three minutes
+    on two cores; no data is needed. A demo that was stopped resumes.
 
     Example: regard demo --out runs/demo
     """

@@ -1,4 +1,6 @@
-"""A verb: its help (arguments by their names, examples that never break inside an option) and its arguments' values."""
+"""A verb: its help (arguments by their names, examples
+that never break inside an option) and its arguments' values.
+"""
 
 import re
 from pathlib import Path
@@ -8,7 +10,9 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Verb(TyperCommand):
-    """A command whose help text ends with a list of examples, "Examples:" and one in each paragraph."""
+    """A command whose help text ends with a list of examples,
+    "Examples:" and one in each paragraph.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _coerce_texts(self.get_params(ctx))
@@ -40,7 +44,8 @@ class Verb(TyperCommand):
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is None:
                 continue
-            # Bounds as Typer writes them, and "required" of an argument, which its name in the usage shows.
+            # Bounds as Typer writes them, and "required" of an argument,
+            # which its name in the usage shows.
             help = re.sub(r"\s*\[[\d<=]*x[<>=\d]*\]|; [\d<=]*x[<>=\d]*(?=\])", "", record[1])
             if param.param_type_name == "argument":
                 rows["Arguments"].append((_name(param), re.sub(r"\s*\[required\]$", "", help)))
@@ -66,20 +71,22 @@ class Verbs(TyperGroup):
 
 def _coerce_texts(params: list[Any]) -> None:
     for param in params:
-        if (
-            getattr(param, "_runtime_param", param) is None
-        ):  # of Typer, which makes it when it is first used
+        # Typer makes this attribute when it is first used.
+        if getattr(param, "_runtime_param", param) is None:
             param._runtime_param = _TextCoercion()
 
 
 class _TextCoercion:
-    """Converts texts, paths and integers, and leaves the rest to Typer, which imports Pydantic for it: 0.15 s."""
+    """Converts texts, paths and integers, and leaves the rest to Typer,
+    which imports Pydantic for it: 0.15 s.
+    """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        kind, several = param.type_descriptor.annotation, param.multiple or param.nargs == -1
+        kind = param.type_descriptor.annotation
+        several = param.multiple or param.nargs == -1
         if value is None:
             return () if several else None
-        if isinstance(value, kind if isinstance(kind, type) else ()):
+        if isinstance(kind, type) and isinstance(value, kind):
             return value
         if kind is Path and isinstance(value, str):
             return Path(value)
@@ -97,7 +104,8 @@ def _is_allowed(value: Any, limits: Any) -> bool:
     """Whether a text is an integer within the limits of an option."""
     if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,18}", value):
         return False
-    low, high = limits.min, limits.max
+    low = limits.min
+    high = limits.max
     return (low is None or int(value) >= low) and (high is None or int(value) <= high)
 
 

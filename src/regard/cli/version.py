@@ -1,4 +1,6 @@
-"""`regard --version --verbose`: what a report of a bug needs. Imports PyTorch when it is asked to."""
+"""`regard --version --verbose`: what a report of a bug needs.
+Imports PyTorch when it is asked to.
+"""
 
 import os
 import platform
@@ -11,7 +13,9 @@ from regard.core.version import __version__
 
 
 def version_lines() -> Iterator[str]:
-    """The versions of Regard, Python and PyTorch, the system, the engines, and all packages that Regard can use."""
+    """The versions of Regard, Python and PyTorch, the system, the engines,
+    and all packages that Regard can use.
+    """
     import torch
 
     yield f"regard {__version__}"
@@ -24,7 +28,8 @@ def version_lines() -> Iterator[str]:
     yield f"C++ engine: {_engine()}"
     yield f"packages: {', '.join(_packages())}"
     names = sorted(name for name in os.environ if name.startswith("REGARD_"))
-    yield f"settings in the environment: {', '.join(names) or 'none'}"  # without values: keys may be among them
+    # Without values: keys may be among them.
+    yield f"settings in the environment: {', '.join(names) or 'none'}"
 
 
 def _processor() -> str:
@@ -43,9 +48,9 @@ def _engine() -> str:
     if library is None:
         return "not available"
     path = Path(library._name)
-    origin = (
-        "from the wheel" if path.name.startswith(build_flags.PREFIX) else "compiled on this machine"
-    )
+    origin = "compiled on this machine"
+    if path.name.startswith(build_flags.PREFIX):
+        origin = "from the wheel"
     return f"{path.stem.rpartition('-')[0]}, {origin}"
 
 

@@ -60,7 +60,8 @@ def words_train(
 
     Example: regard words train corpus.txt --out vectors.txt --set dim=100 --set algorithm=cbow
     """
-    status, began = Status("reading the text"), time.perf_counter()
+    status = Status("reading the text")
+    began = time.perf_counter()
 
     def progress(now: Any) -> None:
         nonlocal status
@@ -122,7 +123,10 @@ def words_score(
     from regard.core.sanitize import as_json_line
 
     for line in evaluate_word_vectors(regard.WordVectors.load(vectors), files):
-        print(as_json_line(line) if as_json else "   ".join(f"{value}" for value in line.values()))
+        if as_json:
+            print(as_json_line(line))
+        else:
+            print("   ".join(f"{value}" for value in line.values()))
 
 
 def _print_scored(words: list[tuple[str, float]]) -> None:

@@ -1,1 +1,3 @@
-"""Data: sources (text, tables, images, datasets, synthetic tasks), tokenizers, prepared corpora and batches."""
+"""Data: sources (text, tables, images, datasets, synthetic tasks), tokenizers,
+prepared corpora and batches.
+"""

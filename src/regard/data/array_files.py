@@ -1,7 +1,7 @@
 """Arrays of numbers from .npy and .npz files, in a folder or in a zip file.
 
-What a file claims is checked before anything is allocated: a header of a hundred bytes may claim terabytes. Nothing is
-ever unpickled.
+What a file claims is checked before anything is allocated: a header of a hundred bytes may claim
+terabytes. Nothing is ever unpickled.
 """
 
 import os

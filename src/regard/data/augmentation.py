@@ -32,35 +32,41 @@ def augment(
         images = images.index_copy(0, flipped, images[flipped].flip(3))
     if "crop" in kinds:
         images = _crop(images, draws[:, 1:5])
-    return _jitter_color(images, draws[:, 5:]) if "color" in kinds else images
+    if "color" in kinds:
+        return _jitter_color(images, draws[:, 5:])
+    return images
 
 
 def _crop(images: Tensor, draws: Float[Tensor, "B 4"]) -> Tensor:
     """A random resized crop, sampled bilinearly; image coordinates run from -1 to 1."""
-    area, ratio = AREA + (1 - AREA) * draws[:, 0], torch.exp(log(RATIO) * (2 * draws[:, 1] - 1))
-    width, height = (area * ratio).sqrt().clamp(max=1.0), (area / ratio).sqrt().clamp(max=1.0)
-    x, y = (1 - width) * (2 * draws[:, 2] - 1), (1 - height) * (2 * draws[:, 3] - 1)  # center
+    area = AREA + (1 - AREA) * draws[:, 0]
+    ratio = torch.exp(log(RATIO) * (2 * draws[:, 1] - 1))
+    width = (area * ratio).sqrt().clamp(max=1.0)
+    height = (area / ratio).sqrt().clamp(max=1.0)
+    # The center.
+    x = (1 - width) * (2 * draws[:, 2] - 1)
+    y = (1 - height) * (2 * draws[:, 3] - 1)
     zero = torch.zeros_like(width)
-    rows = torch.stack((width, zero, x), 1), torch.stack((zero, height, y), 1)
-    grid = F.affine_grid(
-        torch.stack(rows, 1), list(images.shape), align_corners=False
-    )  # (B, Y, X, 2)
+    first_row = torch.stack((width, zero, x), 1)  # (B, 3)
+    second_row = torch.stack((zero, height, y), 1)
+    transforms = torch.stack((first_row, second_row), 1)  # (B, 2, 3)
+    grid = F.affine_grid(transforms, list(images.shape), align_corners=False)  # (B, Y, X, 2)
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def _jitter_color(images: Tensor, draws: Float[Tensor, "B 3"]) -> Tensor:
     """One color matrix and one shift for each image; values are clamped to [-1, 1].
 
-    Brightness b scales v in [0, 1], contrast c its distance from the mean gray, saturation s the distance of each
-    pixel from its own gray: v ← M v + (1 - c) b mean with M = b c (s + (1 - s) gray).
+    Brightness b scales v in [0, 1], contrast c its distance from the mean gray, saturation s the
+    distance of each pixel from its own gray: v ← M v + (1 - c) b mean with M = b c (s + (1 - s)
+    gray).
     """
-    brightness, contrast, saturation = (1 + JITTER * (2 * draws - 1))[:, :, None, None].unbind(
-        1
-    )  # (B, 1, 1) each
-    gray, same = images.new_tensor(LUMA).expand(3, 3), torch.eye(3, device=images.device)
+    factors = (1 + JITTER * (2 * draws - 1))[:, :, None, None]  # (B, 3, 1, 1)
+    brightness, contrast, saturation = factors.unbind(1)  # (B, 1, 1) each
+    gray = images.new_tensor(LUMA).expand(3, 3)
+    same = torch.eye(3, device=images.device)
     matrix = brightness * contrast * (saturation * same + (1 - saturation) * gray)  # (B, 3, 3)
     mean = (images.mean((2, 3)) @ gray[0])[:, None, None] / 2 + 0.5  # (B, 1, 1), as v
-    shift = (
-        2 * (1 - contrast) * brightness * mean + brightness * contrast - 1
-    )  # for values in [-1, 1]
+    # For values in [-1, 1].
+    shift = 2 * (1 - contrast) * brightness * mean + brightness * contrast - 1
     return torch.baddbmm(shift, matrix, images.flatten(2)).clamp_(-1, 1).view_as(images)

@@ -1,8 +1,10 @@
-"""Batches of examples of similar (or mixed) lengths, in an order that is a function of seed and epoch alone.
+"""Batches of examples of similar (or mixed) lengths,
+in an order that is a function of seed and epoch alone.
 
 An epoch's order is a permutation that is computed, not stored: a Feistel network with cycle walking
-(https://doi.org/10.1007/3-540-45760-7_9). It is taken in pools; a pool is sorted by length, unless lengths are mixed,
-cut into batches, and these are shuffled. So memory does not grow with the corpus, and training resumes at any batch.
+(https://doi.org/10.1007/3-540-45760-7_9). It is taken in pools; a pool is sorted by length, unless
+lengths are mixed, cut into batches, and these are shuffled. So memory does not grow with the
+corpus, and training resumes at any batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +29,8 @@ from regard.core.sequence import (
     Tokens,
     Vectors,
 )
-from regard.data.arrays import Indices, RunningTextColumn
 from regard.data.augmentation import DRAWS, AugmentKind, augment
+from regard.data.columns import Indices, RunningTextColumn
 from regard.data.corpus import Corpus
 
 POOL = 1 << 16
@@ -46,16 +48,16 @@ class Batch:
     targets: FieldBatch  # token ids from <s> to </s>, tags, or labels
     tokens: int  # number of predictions: every target token but the first of a text, or every label
     rows: torch.Tensor  # indices of the examples in the corpus
-    plan_batches: int = (
-        1  # batches of the epoch's plan that all ranks together have taken with this one
-    )
-    borrowed: bool = (
-        False  # computed by a rank without an example of its own; its loss does not count
-    )
+    # Batches of the epoch's plan that all ranks together have taken with this one.
+    plan_batches: int = 1
+    # Computed by a rank without an example of its own; its loss does not count.
+    borrowed: bool = False
 
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device, except `rows`; asynchronous from pinned memory."""
-        source = None if self.source is None else _moved(self.source, device)
+        source = self.source
+        if source is not None:
+            source = _moved(source, device)
         return replace(self, source=source, targets=_moved(self.targets, device))
 
     @property
@@ -93,12 +95,14 @@ def batches(
     capacity: "PackedCapacity | None" = None,
     mixed: bool = False,
 ) -> Iterator[Batch]:
-    """An epoch, each example once, in batches of at most `budget` tokens: rows times the longest source or target.
+    """An epoch, each example once, in batches of at most `budget` tokens:
+    rows times the longest source or target.
 
     budget      an example longer than this is a batch of its own
     start       number of batches to skip, to resume an epoch
     together    batches of an update, which `rank_share` divides among the `world` ranks
-    augment     random changes of images, on the `device`: a function of seed, epoch and the example's index
+    augment     random changes of images, on the `device`: a function of seed, epoch and the
+                example's index
     capacity    pack sequences into batches of this capacity instead, in the epoch's order
     mixed       pad examples in the epoch's order instead of sorting them by length
     """
@@ -111,11 +115,9 @@ def batches(
         replace(_collate(corpus, rows, capacity), plan_batches=count, borrowed=borrowed)
         for rows, count, borrowed in rank_share(planned, rank=rank, world=world, together=together)
     )
-    return (
-        (_augment(batch, augment, (seed, epoch), device) for batch in collated)
-        if augment
-        else collated
-    )
+    if not augment:
+        return collated
+    return (_augment(batch, augment, (seed, epoch), device) for batch in collated)
 
 
 def plan(
@@ -128,11 +130,9 @@ def plan(
     mixed: bool = False,
 ) -> Iterator[Indices]:
     """The example indices of each batch of an epoch. Reads only the lengths of examples."""
-    return (
-        _padded(corpus, budget, seed, epoch, mixed)
-        if capacity is None
-        else _packed(corpus, capacity, seed, epoch)
-    )
+    if capacity is None:
+        return _padded(corpus, budget, seed, epoch, mixed)
+    return _packed(corpus, capacity, seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -147,15 +147,16 @@ class PackedCapacity:
     @staticmethod
     def of(corpus: Corpus, budget: int, *, filled: bool = False) -> "PackedCapacity":
         """`budget` positions for the side with more tokens, and in proportion for the other."""
-        sums, longest = np.zeros(2, np.int64), np.ones(2, np.int64)
+        sums = np.zeros(2, np.int64)
+        longest = np.ones(2, np.int64)
         for pool in _pools(len(corpus)):
             lengths = _both_lengths(corpus, pool)
-            sums, longest = sums + lengths.sum(1), np.maximum(longest, lengths.max(1))
+            sums = sums + lengths.sum(1)
+            longest = np.maximum(longest, lengths.max(1))
         share = np.ceil(budget * sums / max(1, sums.max()) / BLOCK).astype(np.int64) * BLOCK
         positions = np.maximum(np.minimum(share, budget), longest)
-        typical = (
-            positions.max() * len(corpus) / max(1, sums.max())
-        )  # sequences of mean length that fill it
+        # The sequences of mean length that fill it.
+        typical = positions.max() * len(corpus) / max(1, sums.max())
         capacity = PackedCapacity(
             (int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled
         )
@@ -175,18 +176,22 @@ class PackedCapacity:
 def rank_share(
     planned: Iterator[Indices], *, rank: int, world: int, together: int
 ) -> Iterator[tuple[Indices, int, bool]]:
-    """The batches of one rank: rows, how many batches of the plan they complete, and whether the rows are borrowed.
+    """The batches of one rank: rows, how many batches of the plan they complete,
+    and whether the rows are borrowed.
 
-    Of each `together` batches, a multiple of `world` is distributed whole; the rest is divided row by row. So all ranks
-    together see each example once, as one process would, and take the same number of batches of similar lengths. A
-    rank that would have no row borrows one.
+    Of each `together` batches, a multiple of `world` is distributed whole; the rest is divided row
+    by row. So all ranks together see each example once, as one process would, and take the same
+    number of batches of similar lengths. A rank that would have no row borrows one.
     """
     while group := list(islice(planned, together)):
         undivided = len(group) // world * world
         for first in range(0, undivided, world):
             yield group[first + rank], world, False
         for rows in group[undivided:]:
-            yield (rows[rank::world], 1, False) if rank < len(rows) else (rows[:1], 1, True)
+            if rank < len(rows):
+                yield rows[rank::world], 1, False
+            else:
+                yield rows[:1], 1, True
 
 
 def shift_contexts(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
@@ -211,19 +216,18 @@ def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
 def stateful_batches(
     corpus: Corpus, *, rows: int, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Batch]:
-    """Running text in `rows` parallel streams, each continued in the next batch: for a recurrent state carried over.
+    """Running text in `rows` parallel streams, each continued in the next batch:
+    for a recurrent state carried over.
 
-    Streams are of one length, so up to rows - 1 tokens at the end of the text are dropped. Stream i is for rank
-    i % world.
+    Streams are of one length, so up to rows - 1 tokens at the end of the text are dropped. Stream i
+    is for rank i % world.
     """
     text = corpus.target
     assert isinstance(text, RunningTextColumn)
     length = (len(text.ids) - 1) // rows
     if length < 1:
-        wanted, got = (
-            f"more than {rows} tokens, for {rows} rows of running text",
-            str(len(text.ids)),
-        )
+        wanted = f"more than {rows} tokens, for {rows} rows of running text"
+        got = str(len(text.ids))
         raise InvalidArgument("corpus", wanted=wanted, got=got, remedy="Lower train.batch_tokens.")
     return _streams(text, np.arange(rank, rows, world), length, start)
 
@@ -241,17 +245,22 @@ def _feistel(values: NDArray[np.uint64], bits: int, key: tuple[int, ...]) -> NDA
     """A Feistel permutation of all numbers of `bits` bits."""
     low = bits // 2
     high = bits - low
-    left, right = values >> np.uint64(low), values & np.uint64((1 << low) - 1)
+    left = values >> np.uint64(low)
+    right = values & np.uint64((1 << low) - 1)
     hashed = _hash_key(key)
     for turn in range(ROUNDS):
         change = _splitmix(right + np.uint64(hashed ^ (turn << 56)))
-        left, right = right, left ^ (change & np.uint64((1 << high) - 1))
+        mixed = left ^ (change & np.uint64((1 << high) - 1))
+        left = right
+        right = mixed
         low, high = high, low
     return (left << np.uint64(low)) | right
 
 
 def uniform_draws(rows: Indices, count: int, key: tuple[int, ...]) -> NDArray[np.float64]:
-    """Random numbers in [0, 1) for each example (B, count), independent of the other examples of the batch."""
+    """Random numbers in [0, 1) for each example (B,
+    count), independent of the other examples of the batch.
+    """
     counters = (rows[:, None] * count + np.arange(count)).astype(np.uint64)
     return (_splitmix(_splitmix(counters) + np.uint64(_hash_key(key))) >> np.uint64(11)) / 2**53
 
@@ -280,7 +289,8 @@ def _padded(corpus: Corpus, budget: int, seed: int, epoch: int, mixed: bool) -> 
 
 def _packed(corpus: Corpus, capacity: PackedCapacity, seed: int, epoch: int) -> Iterator[Indices]:
     """Examples in the epoch's order, as many to a batch as its capacity takes."""
-    kept, used = list[Indices](), (0, 0)
+    kept = list[Indices]()
+    used = (0, 0)
     for pool in _pools(len(corpus)):
         rows = permute(pool, len(corpus), (seed, epoch))
         first = 0
@@ -289,7 +299,9 @@ def _packed(corpus: Corpus, capacity: PackedCapacity, seed: int, epoch: int) -> 
             used = used[0] + new[0], used[1] + new[1]
             if count and not capacity.takes(count + 1, used):
                 yield np.concatenate([*kept, rows[first:position]])
-                kept, used, first = [], (new[0], new[1]), position
+                kept = []
+                used = (new[0], new[1])
+                first = position
         kept.append(rows[first:])
     yield np.concatenate(kept)
 
@@ -305,20 +317,28 @@ def _pools(size: int) -> Iterator[Indices]:
 
 
 def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Iterator[Indices]:
-    """Examples by length, or in the pool's order if mixed, in the largest batches that the budget allows."""
-    sources, targets = corpus.source_lengths(pool), corpus.target.lengths(pool)
-    longest, more = np.maximum(sources, targets), sources - targets
-    # By the longer side, then by the difference of the sides, alternately rising and falling, so that a batch that
-    # spans two lengths has no jump. The sort is stable: ties stay in the pool's order.
-    order = (
-        np.arange(len(pool)) if mixed else np.lexsort((np.where(longest % 2, more, -more), longest))
-    )
-    first, most = 0, 0
+    """Examples by length, or in the pool's order if mixed,
+    in the largest batches that the budget allows.
+    """
+    sources = corpus.source_lengths(pool)
+    targets = corpus.target.lengths(pool)
+    longest = np.maximum(sources, targets)
+    more = sources - targets
+    # By the longer side, then by the difference of the sides, alternately rising and falling, so
+    # that a batch that spans two lengths has no jump. The sort is stable: ties stay in the pool's
+    # order.
+    order = np.arange(len(pool))
+    if not mixed:
+        alternating = np.where(longest % 2, more, -more)
+        order = np.lexsort((alternating, longest))
+    first = 0
+    most = 0
     for position, length in enumerate(longest[order].tolist()):
         most = max(most, length)
         if position > first and (position + 1 - first) * most > budget:
             yield pool[order[first:position]]
-            first, most = position, length
+            first = position
+            most = length
     yield pool[order[first:]]
 
 
@@ -332,12 +352,16 @@ def _streams(text: RunningTextColumn, rows: Indices, length: int, start: int) ->
 
 
 def _collate(corpus: Corpus, rows: Indices, capacity: PackedCapacity | None = None) -> Batch:
-    source = None if corpus.source is None else corpus.source.gather(rows)
+    source = None
+    if corpus.source is not None:
+        source = corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
     assert not isinstance(targets, FeatureGrids | MultiSource)
     predictions = corpus.target.predictions(rows)
     batch = Batch(source, targets, predictions, torch.from_numpy(rows))
-    return batch if capacity is None else pack_batch(batch, capacity)
+    if capacity is None:
+        return batch
+    return pack_batch(batch, capacity)
 
 
 def pack_batch(batch: Batch, capacity: PackedCapacity) -> Batch:
@@ -391,16 +415,17 @@ def _augment(
     draws = torch.from_numpy(uniform_draws(batch.rows.numpy(), DRAWS, key)).float()
     source = batch.source
     if isinstance(source, MultiSource):
-        parts = (
-            augment(part.to(device), kinds, draws)
-            if isinstance(part, torch.Tensor) and part.ndim == 4
-            else part
-            for part in source.parts
-        )
+        parts = []
+        for part in source.parts:
+            if isinstance(part, torch.Tensor) and part.ndim == 4:
+                part = augment(part.to(device), kinds, draws)
+            parts.append(part)
         return replace(batch, source=MultiSource(tuple(parts)))
     assert isinstance(source, torch.Tensor)
     return replace(batch, source=augment(source.to(device), kinds, draws))
 
 
 def _moved(side: Any, device: torch.device | str) -> Any:
-    return side.to(device, non_blocking=True) if isinstance(side, torch.Tensor) else side.to(device)
+    if isinstance(side, torch.Tensor):
+        return side.to(device, non_blocking=True)
+    return side.to(device)

@@ -1,9 +1,10 @@
 """Lists of images and captions, in the formats of the published datasets.
 
-- `.json` of Karpathy's splits: images with `filename`, `split` and `sentences`; one file for all splits.
+- `.json` of Karpathy's splits: images with `filename`, `split` and `sentences`; one file for all
+  splits.
 - `.json` of COCO: `images` and `annotations`; one file per split.
-- `.token` or `.token.txt`, as with Flickr8k: a line `name.jpg#0<TAB>caption` for each caption; beside it a file of the
-  names that belong to the split.
+- `.token` or `.token.txt`, as with Flickr8k: a line `name.jpg#0<TAB>caption` for each caption;
+  beside it a file of the names that belong to the split.
 
 White space in a caption becomes single spaces. The captions of an image are adjacent.
 """
@@ -19,11 +20,8 @@ from regard.data.image_store import stem
 from regard.data.text import Errors
 
 CaptionRows = Iterator[tuple[str, str]]  # file name of an image, and a caption
-SHARES = {
-    "train": ("train", "restval"),
-    "valid": ("val",),
-    "test": ("test",),
-}  # names in Karpathy's files
+# The splits by their names in Karpathy's files.
+SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}
 USED = {"images", "filename", "filepath", "split", "sentences", "raw"}
 USED |= {"id", "file_name", "annotations", "image_id", "caption"}
 
@@ -45,7 +43,9 @@ def _json(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
             path, wanted="JSON", got=str(error), remedy="Download the file again."
         ) from None
     document = _Entry(path, "the document", content, errors)
-    return _coco(document) if "annotations" in document.content else _karpathy(document, split)
+    if "annotations" in document.content:
+        return _coco(document)
+    return _karpathy(document, split)
 
 
 def _used(entry: dict[str, Any]) -> dict[str, Any]:
@@ -54,10 +54,14 @@ def _used(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Entry:
-    """An object of a JSON file with typed access to its keys; errors name the object and the key."""
+    """An object of a JSON file with typed access to its keys;
+    errors name the object and the key.
+    """
 
     def __init__(self, path: str, where: str, content: Any, errors: Errors) -> None:
-        self.path, self.where, self.errors = path, where, errors
+        self.path = path
+        self.where = where
+        self.errors = errors
         if not isinstance(content, dict):
             raise self.refused("a table", content)
         self.content: dict[str, Any] = content
@@ -90,13 +94,17 @@ class _Entry:
 
 
 def _karpathy(document: _Entry, split: str) -> CaptionRows:
-    shares, others, empty = SHARES[split], set(), True
+    shares = SHARES[split]
+    others = set()
+    empty = True
     for image in document.entries("images"):
         share = image.text("split")
         if share not in shares:
             others.add(share)
             continue
-        folder = f"{image.text('filepath')}/" if image.content.get("filepath") is not None else ""
+        folder = ""
+        if image.content.get("filepath") is not None:
+            folder = f"{image.text('filepath')}/"
         name = folder + image.text("filename")
         captions = [sentence.text("raw") for sentence in image.entries("sentences")]
         if not captions:

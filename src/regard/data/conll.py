@@ -1,15 +1,17 @@
-"""Files with a token a line and its annotations in columns: the formats of the CoNLL tasks, and CoNLL-U.
+"""Files with a token a line and its annotations in columns: the formats of the CoNLL tasks,
+and CoNLL-U.
 
-A blank line ends a sentence. Cells are separated by tabs if the first row of the file has one, otherwise by spaces, any
-number of them; columns have numbers from "1". Lines that begin with "#" before a sentence are comments, and rows that
-begin with -DOCSTART- separate documents.
+A blank line ends a sentence. Cells are separated by tabs if the first row of the file has one,
+otherwise by spaces, any number of them; columns have numbers from "1". Lines that begin with "#"
+before a sentence are comments, and rows that begin with -DOCSTART- separate documents.
 
-In CoNLL-U (https://universaldependencies.org/format.html) columns also have the names of `CONLLU_COLUMNS`. Ranges of
-words that are written as one (3-4) and empty nodes (5.1) are skipped. A file is read so if its name ends in .conllu, if
-a column is given by one of these names, or if its first row has ten cells after tabs of which the first is the number
-of a token.
+In CoNLL-U (https://universaldependencies.org/format.html) columns also have the names of
+`CONLLU_COLUMNS`. Ranges of words that are written as one (3-4) and empty nodes (5.1) are skipped. A
+file is read so if its name ends in .conllu, if a column is given by one of these names, or if its
+first row has ten cells after tabs of which the first is the number of a token.
 
-The column "words" is FORM in CoNLL-U and the first elsewhere; "tags" is UPOS in CoNLL-U and the last elsewhere.
+The column "words" is FORM in CoNLL-U and the first elsewhere; "tags" is UPOS in CoNLL-U and the
+last elsewhere.
 """
 
 import logging
@@ -75,9 +77,9 @@ def sentences(
     path       of the file; .gz and .zst are unpacked
     columns    numbers from "1", names of CoNLL-U, "words" or "tags"
     errors     "replace": bytes that are not UTF-8 become U+FFFD
-    comments   whether lines that begin with "#" are comments, where a sentence begins; None: in CoNLL-U all are, and
-               otherwise those that do not look like a row: that have no tab in a file with tabs, and that begin with
-               "# " or have too few cells in one with spaces
+    comments   whether lines that begin with "#" are comments, where a sentence begins; None: in
+               CoNLL-U all are, and otherwise those that do not look like a row: that have no tab in
+               a file with tabs, and that begin with "# " or have too few cells in one with spaces
     """
     return (cells for _, cells in numbered_sentences(path, columns, errors, comments=comments))
 
@@ -133,7 +135,8 @@ def formatted(columns: Sequence[Sequence[str]], names: Sequence[str] = ()) -> st
     """The lines of a sentence with these columns, between tabs, and the blank line after it.
 
     columns   for each column, the cells of the tokens
-    names     their names in CoNLL-U, which is then written: all ten columns, with numbers from 1 and "_" for the others
+    names     their names in CoNLL-U, which is then written: all ten columns, with numbers from 1
+              and "_" for the others
     """
     if not columns or len({len(column) for column in columns}) > 1:
         lengths = " and ".join(str(len(column)) for column in columns) or "no columns"
@@ -315,7 +318,10 @@ class _Reader:
                 number,
                 wanted=f"{self.width} cells, as in the row before",
                 got=str(len(cells)),
-                remedy="Remove what separates cells within one, or write a blank line after a sentence.",
+                remedy=(
+                    "Remove what separates cells within one, or write a "
+                    "blank line after a sentence."
+                ),
             )
         self.width = len(cells)
         if self.conllu:

@@ -1,4 +1,6 @@
-"""Prepared corpora: examples as arrays of ids on disk, made once per configuration and file content, memory-mapped."""
+"""Prepared corpora: examples as arrays of ids on disk,
+made once per configuration and file content, memory-mapped.
+"""
 
 import hashlib
 import json
@@ -15,20 +17,13 @@ import numpy as np
 
 from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
 from regard.core.errors import InvalidArgument, InvalidData, Locked
-from regard.data.arrays import (
-    Column,
-    Ids,
-    Indices,
-    JoinedColumn,
-    MultiSourceColumn,
-    TextWriter,
-    damaged,
-    digest_of,
-)
+from regard.data.column_files import TextWriter
+from regard.data.columns import Column, Ids, Indices, JoinedColumn, MultiSourceColumn
 from regard.data.config import DataConfig
 from regard.data.example import Split
 from regard.data.fields.base import FIELDS, Field, make_field
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
+from regard.data.mapped_arrays import damaged, digest_of
 from regard.data.sources import at_example, examples
 from regard.data.special_tokens import SpecialTokens
 from regard.data.vocabulary import Vocabulary
@@ -36,16 +31,17 @@ from regard.data.vocabulary import Vocabulary
 CHUNK = 4096  # examples tokenized at once
 SETTINGS = ("special_tokens", "size", "spare")  # of a vocabulary, beside its file
 VocabularyType = Vocabulary
-SourceVocabularies = tuple[
-    VocabularyType | None, ...
-]  # of each source, None for images; empty without a source
+# Of each source, None for images; empty without a source.
+SourceVocabularies = tuple[VocabularyType | None, ...]
 Vocabularies = tuple[SourceVocabularies, VocabularyType]  # of the sources and of the target
 PrepareProgress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The examples of a split, as ids: texts with the special tokens of their vocabulary around them."""
+    """The examples of a split, as ids:
+    texts with the special tokens of their vocabulary around them.
+    """
 
     source: Column | None
     target: Column
@@ -54,16 +50,19 @@ class Corpus:
         return len(self.target)
 
     def source_lengths(self, indices: Indices) -> Indices:
-        """Lengths in tokens, of all sources together: 1 for a label, `image_token_cost` for an image."""
-        return (
-            np.zeros(len(indices), dtype=np.int64)
-            if self.source is None
-            else self.source.lengths(indices)
-        )
+        """Lengths in tokens, of all sources together: 1 for a label,
+        `image_token_cost` for an image.
+        """
+        if self.source is None:
+            return np.zeros(len(indices), dtype=np.int64)
+        return self.source.lengths(indices)
 
     def row(self, i: int) -> tuple[Ids | int | tuple[Ids | int, ...] | None, Ids | int]:
-        """One example: its source (ids, a label or pixels; several as a tuple; or None) and its target."""
-        return None if self.source is None else self.source.row(i), self.target.row(i)
+        """One example: its source (ids, a label or pixels; several as a tuple; or None)
+        and its target.
+        """
+        source = None if self.source is None else self.source.row(i)
+        return source, self.target.row(i)
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,12 @@ class Prepared:
 
     @property
     def source(self) -> VocabularyType | None:
-        """The vocabulary of the one source; None without a source, for images and for several sources."""
-        return self.sources[0] if len(self.sources) == 1 else None
+        """The vocabulary of the one source; None without a source,
+        for images and for several sources.
+        """
+        if len(self.sources) != 1:
+            return None
+        return self.sources[0]
 
     @property
     def vocabularies(self) -> Vocabularies:
@@ -122,12 +125,14 @@ def prepare(
     splits: Sequence[Split] | None = None,
     progress: PrepareProgress | None = None,
 ) -> Prepared:
-    """Learn vocabularies from the training split, or use those given (sources, target), and encode all examples.
+    """Learn vocabularies from the training split, or use those given (sources, target),
+    and encode all examples.
 
     With given vocabularies, only the files of these `splits` need to be there; by default all.
 
-    A target vocabulary of None beside given source vocabularies is learned. A corpus in this folder of the same
-    configuration and content is reused. A run that is killed leaves only a partial folder, which the next one removes.
+    A target vocabulary of None beside given source vocabularies is learned. A corpus in this folder
+    of the same configuration and content is reused. A run that is killed leaves only a partial
+    folder, which the next one removes.
     """
     progress = progress or (lambda stage, n: None)
     given = None
@@ -137,8 +142,10 @@ def prepare(
             target = _learn_target(config, len(sources), progress)
         given = sources, target
         _check_vocabularies(config, given)
-    splits = config.splits if splits is None else splits
-    before, files = stamps(config, splits), fingerprints(config, progress, splits)
+    if splits is None:
+        splits = config.splits
+    before = stamps(config, splits)
+    files = fingerprints(config, progress, splits)
     folder = Path(folder)
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +187,8 @@ def _make(
         after = stamps(config, list(files))
         for path in before:
             if before[path] != after.get(path):
-                wanted, got = "a file that does not change while it is read", "one that changed"
+                wanted = "a file that does not change while it is read"
+                got = "one that changed"
                 raise InvalidData(
                     path, wanted=wanted, got=got, remedy="Begin again when it is complete."
                 )
@@ -216,9 +224,8 @@ def _write(
         fields[name] = {"kind": config.fields[name].kind, "vocabulary": None}
         if vocabulary is not None:
             shared = config.has_shared_vocab and vocabulary.hash == target.hash
-            fields[name]["vocabulary"] = saved = (
-                "vocabulary.json" if shared else f"{name}.vocabulary.json"
-            )
+            saved = "vocabulary.json" if shared else f"{name}.vocabulary.json"
+            fields[name]["vocabulary"] = saved
             vocabulary.save(folder / saved)
             fields[name] |= vocabulary.settings
     splits = {split: _write_split(config, split, folder, named, progress) for split in files}
@@ -259,7 +266,9 @@ def _learn_target(config: DataConfig, column: int, progress: PrepareProgress) ->
 def _training_values(
     config: DataConfig, columns: Sequence[int], progress: PrepareProgress
 ) -> Iterator[Any]:
-    """The values of these columns of the training examples: the sources, and the target after them."""
+    """The values of these columns of the training examples: the sources,
+    and the target after them.
+    """
     fields = list(config.fields.values())
     firsts: dict[int, Any] = {}
     for number, example in enumerate(examples(config, "train"), start=1):
@@ -293,7 +302,8 @@ def _write_split(
     read = 0
     kept = 0
     limited = [name for name, field in config.fields.items() if field.limit_key is not None]
-    left_out = dict.fromkeys(limited if split == "train" else (), 0)
+    reported = limited if split == "train" else ()
+    left_out = dict.fromkeys(reported, 0)
     remaining = examples(config, split)
     while chunk := list(islice(remaining, CHUNK)):
         columns = zip(*((*example.sources, example.target) for example in chunk), strict=True)
@@ -360,7 +370,9 @@ def _encode(
     split: Split,
     before: int,
 ) -> list[Any]:
-    """The encoded values of a column of some examples, of which the first has `before` examples before it."""
+    """The encoded values of a column of some examples,
+    of which the first has `before` examples before it.
+    """
     field = config.fields[name]
     try:
         return field.encode(vocabulary, [field.parse(cell) for cell in cells])
@@ -435,14 +447,19 @@ def _open(
             )
     sources = tuple(columns.values())
     if len(sources) < 2:
-        return Corpus(sources[0] if sources else None, target)
+        only = sources[0] if sources else None
+        return Corpus(only, target)
     several = JoinedColumn if config.get("join_sources") else MultiSourceColumn
     return Corpus(several(sources), target)
 
 
 def as_running_text(target: VocabularyType, context_length: int | None) -> VocabularyType:
-    """The target vocabulary of data with this context_length: with one, the end token is a line break."""
-    return target if context_length is None else target.for_running_text()
+    """The target vocabulary of data with this context_length: with one,
+    the end token is a line break.
+    """
+    if context_length is None:
+        return target
+    return target.for_running_text()
 
 
 def _hashes(vocabularies: Vocabularies) -> list[str | None]:

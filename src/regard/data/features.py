@@ -1,4 +1,6 @@
-"""Features of a frozen image backbone: computed once, stored in half precision, memory-mapped afterwards."""
+"""Features of a frozen image backbone: computed once, stored in half precision,
+memory-mapped afterwards.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -11,9 +13,10 @@ from numpy.typing import NDArray
 
 from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
 from regard.core.errors import InvalidData, TrainingFailed
-from regard.data.arrays import FeatureColumn, ImageColumn, MultiSourceColumn, digest_of, memory_map
+from regard.data.columns import FeatureColumn, ImageColumn, MultiSourceColumn
 from regard.data.corpus import Corpus, Prepared, PrepareProgress
 from regard.data.images import normalize
+from regard.data.mapped_arrays import digest_of, memory_map
 from regard.model.vision import GridEncoder
 from regard.model.weights import fingerprint
 
@@ -28,8 +31,8 @@ def features(
 ) -> FeatureColumn:
     """The features of all stored images. `by` is a hash of the backbone and its weights.
 
-    Existing features of the same images and backbone are reused. A run that is killed leaves only a temporary file,
-    which the next one removes.
+    Existing features of the same images and backbone are reused. A run that is killed leaves only a
+    temporary file, which the next one removes.
     """
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,10 +81,8 @@ def _write(path: Path, images: ImageColumn, extract: Extract, progress: PrepareP
                 file.write(states.tobytes())
                 progress("features", min(first + BATCH, count))
     except OSError as error:
-        wanted, remedy = (
-            f"space for the features of {count:,} images",
-            "Free some, or set REGARD_CACHE to a folder.",
-        )
+        wanted = f"space for the features of {count:,} images"
+        remedy = "Free some, or set REGARD_CACHE to a folder."
         raise InvalidData(
             path, wanted=wanted, got=error.strerror or str(error), remedy=remedy
         ) from None
@@ -96,8 +97,11 @@ def _key(images: ImageColumn, by: str) -> str:
 def cache_features(
     data: Prepared, source: int, encoder: GridEncoder, folder: Path, progress: PrepareProgress
 ) -> Prepared:
-    """The training and validation data with features of a frozen backbone in place of the images of this source."""
-    key, device = fingerprint(encoder.backbone), next(encoder.parameters()).device
+    """The training and validation data with features of a frozen backbone in place of the images
+    of this source.
+    """
+    key = fingerprint(encoder.backbone)
+    device = next(encoder.parameters()).device
 
     @torch.inference_mode()
     def encode(pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
@@ -113,16 +117,14 @@ def cache_features(
         if corpus is None:
             return None
         assert corpus.source is not None
-        columns = (
-            [*corpus.source.columns]
-            if isinstance(corpus.source, MultiSourceColumn)
-            else [corpus.source]
-        )
+        columns = [corpus.source]
+        if isinstance(corpus.source, MultiSourceColumn):
+            columns = [*corpus.source.columns]
         images = columns[source]
         assert isinstance(images, ImageColumn)
         columns[source] = features(images, encode, by=key, folder=folder, progress=progress)
-        return replace(
-            corpus, source=MultiSourceColumn(tuple(columns)) if len(columns) > 1 else columns[0]
-        )
+        if len(columns) == 1:
+            return replace(corpus, source=columns[0])
+        return replace(corpus, source=MultiSourceColumn(tuple(columns)))
 
     return replace(data, train=cached(data.train), valid=cached(data.valid))

@@ -1,4 +1,6 @@
-"""Fingerprints of a data configuration: a hash of its settings and of the content of its files, not of their paths."""
+"""Fingerprints of a data configuration: a hash of its settings and of the content of its files,
+not of their paths.
+"""
 
 import hashlib
 import json
@@ -22,21 +24,24 @@ Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each fi
 def fingerprints(
     config: DataConfig, progress: Callable[[str, int], None], splits: Sequence[Split]
 ) -> Files:
-    """The files of these splits with a hash of their content. `progress` is called with a stage and a count."""
+    """The files of these splits with a hash of their content.
+
+    `progress` is called with a stage and a count.
+    """
     if config.reader is not None:
         return {split: [_of_examples(config, split)] for split in splits}
-    files = {
-        split: [_of_classes(config, split)]
-        if config.is_class_folder(config.files(split))
-        else [_of_file(path, config.columns) for path in config.files(split)]
-        for split in splits
-    }
+    files = {}
+    for split in splits:
+        paths = config.files(split)
+        if config.is_class_folder(paths):
+            files[split] = [_of_classes(config, split)]
+        else:
+            files[split] = [_of_file(path, config.columns) for path in paths]
     if config.reads_named_files:
         archive_hash = _of_archives(config)
         for split, hashes in files.items():
-            if is_zip(
-                hashes[0]["path"]
-            ):  # of classes: the hash of the file is that of its images too
+            # Of classes: the hash of the file is that of its images too.
+            if is_zip(hashes[0]["path"]):
                 continue
             content = archive_hash or _of_named_files(config, split, progress)
             if content is not None:
@@ -57,11 +62,15 @@ def _of_archives(config: DataConfig) -> str | None:
     if len(archives) < len(keys):
         return None
     hashes = [_of_file(archive)["sha256"] for archive in archives]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, ...]]:
-    """Size, modification time and inode of every file of these splits, to detect a change while it is read."""
+    """Size, modification time and inode of every file of these splits,
+    to detect a change while it is read.
+    """
     paths = {
         path
         for split in splits
@@ -74,7 +83,9 @@ def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, 
 
 
 def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] | None) -> str:
-    """A hash of the configuration, the files' content and the hashes of given vocabularies (None: learned)."""
+    """A hash of the configuration,
+    the files' content and the hashes of given vocabularies (None: learned).
+    """
     contents = {
         split: [(file["form"], file["sha256"], file.get("pictures")) for file in hashes]
         for split, hashes in files.items()
@@ -145,7 +156,8 @@ def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:
 def _of_named_files(
     config: DataConfig, split: Split, progress: Callable[[str, int], None]
 ) -> str | None:
-    """A hash of the content of all files that examples name, in the order of their first use in a split.
+    """A hash of the content of all files that examples name,
+    in the order of their first use in a split.
 
     None where there are none, of a field whose cells may hold their values themselves.
     """

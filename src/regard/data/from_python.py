@@ -1,6 +1,8 @@
-"""Examples from Python objects: written once to a .jsonl table named by its content, then read like any file.
+"""Examples from Python objects: written once to a .jsonl table named by its content,
+then read like any file.
 
-So preparing, resuming and evaluating do not depend on where the examples came from, and none are held in memory.
+So preparing, resuming and evaluating do not depend on where the examples came from, and none are
+held in memory.
 """
 
 import hashlib
@@ -17,10 +19,10 @@ import numpy as np
 from regard.core.atomic_io import named_os_errors, sync_folder
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.data.arrays import digest_of
 from regard.data.example import SPLITS, Example
 from regard.data.fields import FIELDS
 from regard.data.image_store import ARRAYS
+from regard.data.mapped_arrays import digest_of
 from regard.data.token_lists import ListCell, cell_text
 
 LARGEST_IN_TABLE = 1 << 14  # numbers of an array that are written into the table itself
@@ -141,7 +143,10 @@ def _write(
 
 
 def _publish(temporary: Path, path: Path, digest: str) -> None:
-    """Give a file its name, which says its content. An equal file that has it stays: others may be reading it."""
+    """Give a file its name, which says its content.
+
+    An equal file that has it stays: others may be reading it.
+    """
     if path.exists():
         with path.open("rb") as file:
             is_equal = hashlib.file_digest(file, "sha256").hexdigest() == digest

@@ -2,8 +2,9 @@
 
     hf:NAME:SPLIT  or  hf:NAME:CONFIGURATION:SPLIT
 
-NAME is owner/name, with @REVISION after it to pin one, or the path of a folder; SPLIT is what the package `datasets`
-understands, as in train[:1000]. A column inside a column is named with a dot: translation.de.
+NAME is owner/name, with @REVISION after it to pin one, or the path of a folder; SPLIT is what the
+package `datasets` understands, as in train[:1000]. A column inside a column is named with a dot:
+translation.de.
 """
 
 import hashlib
@@ -84,7 +85,9 @@ def _texts(feature: Any) -> Callable[[Any], str | None]:
 
     def label(value: Any) -> str | None:
         labeled = isinstance(value, int) and 0 <= value < feature.num_classes  # -1: no label
-        return str(feature.int2str(value)) if labeled else None
+        if not labeled:
+            return None
+        return str(feature.int2str(value))
 
     return label if hasattr(feature, "int2str") else cell_text
 
@@ -97,17 +100,15 @@ def _loaded(address: str) -> Any:
         raise MissingExtra("datasets", "datasets", f"The data {address}") from None
     parts = _ADDRESS.fullmatch(address)
     assert parts is not None
-    name, split = parts["name"], parts["split"]
+    name = parts["name"]
+    split = parts["split"]
     try:
-        if any(
-            (Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")
-        ):  # of `save_to_disk`
+        saved_files = ("dataset_dict.json", "state.json")  # of `save_to_disk`
+        if any((Path(name) / file).is_file() for file in saved_files):
             saved = datasets.load_from_disk(name)
-            return (
-                saved[split]
-                if isinstance(saved, dict)
-                else {str(saved.split or "train"): saved}[split]
-            )
+            if not isinstance(saved, dict):
+                saved = {str(saved.split or "train"): saved}
+            return saved[split]
         return datasets.load_dataset(
             name, parts["configuration"], split=split, revision=parts["revision"]
         )

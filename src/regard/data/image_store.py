@@ -1,7 +1,8 @@
-"""Stores of the files that examples name, such as images: a folder, or a zip file that is read in place.
+"""Stores of the files that examples name, such as images: a folder,
+or a zip file that is read in place.
 
-An image listed as name.jpg may be stored as name.webp or photos/name.webp: it is searched by its listed path, then by
-its file name, then by its file name with another extension of its kind.
+An image listed as name.jpg may be stored as name.webp or photos/name.webp: it is searched by its
+listed path, then by its file name, then by its file name with another extension of its kind.
 """
 
 import os
@@ -16,9 +17,8 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import open_regular, readable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-LARGEST = (
-    1 << 28
-)  # bytes of an image file, also in a zip file, where a few bytes may unpack to terabytes
+# Bytes of an image file, also in a zip file, where a few bytes may unpack to terabytes.
+LARGEST = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class ZipStore:
             if len(candidates) == 1:
                 return Member(self.path, candidates[0], self)
             if candidates:
-                got = ", ".join(candidates[:3]) + (", …" if len(candidates) > 3 else "")
+                got = ", ".join(candidates[:3])
+                if len(candidates) > 3:
+                    got += ", …"
                 raise InvalidData(
                     self.path,
                     wanted=f"{self._one} {listed!r}",
@@ -161,7 +163,9 @@ FileStore = FolderStore | ZipStore
 
 
 def find_files(paths: Iterable[str | Path], kind: FileKind = IMAGES) -> Iterator[Path | Member]:
-    """Files as given; of folders and zip files, all entries with an ending of this kind, sorted by name."""
+    """Files as given; of folders and zip files, all entries with an ending of this kind,
+    sorted by name.
+    """
     for path in map(Path, paths):
         found: Sequence[Path | Member] = [path]
         if os.path.isdir(path):  # unlike Path.is_dir, it never raises
@@ -238,5 +242,6 @@ def _intact(path: Path, where: Path | Member) -> Iterator[None]:
         except OSError:
             raise
         except Exception as error:  # a damaged file raises many types
-            got, remedy = (str(error) or type(error).__name__)[:200], "Download or pack it again."
+            got = (str(error) or type(error).__name__)[:200]
+            remedy = "Download or pack it again."
             raise InvalidData(where, wanted="a whole zip file", got=got, remedy=remedy) from None

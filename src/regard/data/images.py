@@ -1,12 +1,13 @@
 """Reading, resizing and normalizing images, alike for training and prediction.
 
-The format is recognized by the content, not by the name. EXIF orientation is applied and the image converted to RGB:
-transparent pixels over white, 16 bits scaled to 8, the first frame of an animation. It is resized to a square without
-cropping; with `crop_from`, to a larger square whose center is cropped. An image of more than `LARGE` pixels is first
-reduced by a whole factor.
+The format is recognized by the content, not by the name. EXIF orientation is applied and the image
+converted to RGB: transparent pixels over white, 16 bits scaled to 8, the first frame of an
+animation. It is resized to a square without cropping; with `crop_from`, to a larger square whose
+center is cropped. An image of more than `LARGE` pixels is first reduced by a whole factor.
 
-Large images are converted in bands, so that they are in memory once as their files have them and once as what they
-become, and few are decoded at once: together they have at most `AT_ONCE` pixels, unless one alone has more.
+Large images are converted in bands, so that they are in memory once as their files have them and
+once as what they become, and few are decoded at once: together they have at most `AT_ONCE` pixels,
+unless one alone has more.
 """
 
 import os
@@ -31,16 +32,10 @@ from regard.data.text import open_regular, readable
 # The filters of Pillow.
 ResizeFilter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 HALVES = (0.5, 0.5, 0.5)
-FORMATS = (
-    "BMP",
-    "GIF",
-    "JPEG",
-    "PNG",
-    "PPM",
-    "TIFF",
-    "WEBP",
-)  # none that runs a program, unlike EPS
-MAX_PIXELS = 1 << 26  # a file of some kilobytes may claim billions
+# None of these runs a program, unlike EPS.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# A file of some kilobytes may claim billions of pixels.
+MAX_PIXELS = 1 << 26
 LARGE = 1 << 24
 AT_ONCE = 1 << 25
 BAND = 1 << 20  # pixels that are converted at a time
@@ -51,9 +46,8 @@ CELL = 16  # a square of this side counts as one token of a batch
 ORIENTATION = 0x0112  # the EXIF tag
 
 Pixels = NDArray[np.uint8]
-ImageInput = (
-    str | Path | Member | Scene | Pixels
-)  # a file, a zip member, a scene, or an array (Y, X, 3)
+# A file, a zip member, a scene, or an array (Y, X, 3).
+ImageInput = str | Path | Member | Scene | Pixels
 
 
 def load_image(
@@ -62,18 +56,18 @@ def load_image(
     """An image as it is stored: (size, size, 3). An array of this shape is taken as it is."""
     if isinstance(image, str | Path | Member):
         return read_image(image, size, resize, crop_from)
-    pixels: Any = image.draw() if isinstance(image, Scene) else image
+    pixels: Any = image
+    if isinstance(image, Scene):
+        pixels = image.draw()
     if (
         not isinstance(pixels, np.ndarray)
         or pixels.dtype != np.uint8
         or pixels.ndim != 3
         or pixels.shape[2] != 3
     ):
-        got = (
-            f"{pixels.dtype} of shape {pixels.shape}"
-            if isinstance(pixels, np.ndarray)
-            else repr(pixels)[:60]
-        )
+        got = repr(pixels)[:60]
+        if isinstance(pixels, np.ndarray):
+            got = f"{pixels.dtype} of shape {pixels.shape}"
         wanted = "a path, or an array of uint8 (height, width, 3)"
         raise InvalidArgument("image", wanted=wanted, got=got, remedy="Give RGB, 0 to 255.")
     if 0 in pixels.shape:
@@ -88,7 +82,9 @@ def load_image(
 def normalize(
     batch: NDArray[np.uint8], mean: Sequence[float] = HALVES, std: Sequence[float] = HALVES
 ) -> torch.Tensor:
-    """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats, (x / 255 - mean) / std; by default in [-1, 1]."""
+    """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats, (x / 255 - mean) / std;
+    by default in [-1, 1].
+    """
     channels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2))).to(torch.float32)
     if tuple(mean) == tuple(std) == HALVES:
         return channels.div_(127.5).sub_(1.0)
@@ -129,7 +125,10 @@ def decode_image(
     resize: ResizeFilter = "bicubic",
     crop_from: int | None = None,
 ) -> Pixels:
-    """The image whose file has this content, (size, size, 3). Any failure raises InvalidData with this name."""
+    """The image whose file has this content, (size, size, 3).
+
+    Any failure raises InvalidData with this name.
+    """
     check_size(name, len(content))
     return _squared(_decoded(content, name, WEBP_PIXELS), size, resize, crop_from)
 
@@ -156,7 +155,9 @@ class _PixelsAtOnce:
 
     @contextmanager
     def decoding(self, pixels: int) -> Iterator[None]:
-        """Wait until there is room for an image of so many pixels; one that is larger than all room is alone."""
+        """Wait until there is room for an image of so many pixels;
+        one that is larger than all room is alone.
+        """
         taken = min(pixels, self._most)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= taken)
@@ -196,7 +197,9 @@ def _decoded(content: bytes, path: str | Path | Member, webp_pixels: int = MAX_P
             raise _too_large(path, "more") from None
         got = str(error) or type(error).__name__
         if type(error).__name__ == "UnidentifiedImageError":
-            got = f"a file that begins with {content[:12]!r}" if content else "an empty file"
+            got = "an empty file"
+            if content:
+                got = f"a file that begins with {content[:12]!r}"
         raise _unreadable(path, got) from None
 
 
@@ -238,7 +241,9 @@ def _in_bands(image: Any) -> Any:
     rows = factor * max(1, BAND // width // factor)
     for top in range(0, height, rows):
         band = _converted(image.crop((0, top, width, min(top + rows, height))), kind)
-        whole.paste(band if factor == 1 else band.reduce(factor), (0, top // factor))
+        if factor > 1:
+            band = band.reduce(factor)
+        whole.paste(band, (0, top // factor))
     if orientation is not None:
         whole.getexif()[ORIENTATION] = orientation
         ImageOps.exif_transpose(whole, in_place=True)
@@ -262,7 +267,8 @@ def _converted(image: Any, kind: str) -> Any:
         white = _pillow().new("RGBA", image.size, "white")
         return _pillow().alpha_composite(white, image.convert("RGBA")).convert("RGB")
     if image.mode == "LAB":
-        lab, rgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        lab = ImageCms.createProfile("LAB")
+        rgb = ImageCms.createProfile("sRGB")
         return ImageCms.profileToProfile(image, lab, rgb, outputMode="RGB")
     return image.convert("RGB")
 

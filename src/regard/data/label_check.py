@@ -1,4 +1,6 @@
-"""Labels of training data that were probably meant otherwise: numbers, names of examples, several labels in one."""
+"""Labels of training data that were probably meant otherwise: numbers, names of examples,
+several labels in one.
+"""
 
 import logging
 import math
@@ -14,23 +16,27 @@ logger = logging.getLogger(__name__)
 
 
 def target_labels(texts: Iterable[str]) -> Labels:
-    """The labels of the training examples. Refused where they are numbers; told where each is of one example."""
+    """The labels of the training examples.
+
+    Refused where they are numbers; told where each is of one example.
+    """
     counts = Counter(texts)
     _refuse_numbers(counts)
     examples = counts.total()
     once = sum(count == 1 for count in counts.values())
     if examples > FEW and once > 0.9 * examples:
         logger.warning(
-            "data.target: %s of %s examples have a label that no other has: a classifier cannot learn these. "
-            "Is the column right?",
+            "data.target: %s of %s examples have a label that no other has: a classifier cannot "
+            "learn these. Is the column right?",
             once,
             examples,
         )
     combined = list(_combined(counts))
     if combined:
         logger.warning(
-            "data.target: %r is learned as one label, though other labels have its parts (%s such labels). For "
-            'several labels of one input, set data.target.kind = "labels"; otherwise rename these.',
+            "data.target: %r is learned as one label, though other labels have its parts "
+            "(%s such labels). For several labels of one input, set "
+            'data.target.kind = "labels"; otherwise rename these.',
             combined[0],
             len(combined),
         )
@@ -48,8 +54,11 @@ def _refuse_numbers(counts: Counter[str]) -> None:
             wanted="labels",
             got=f"{len(counts):,} different numbers in {counts.total():,} examples, as "
             f"{next(iter(counts))}",
-            remedy="Each number would be a class of its own, unrelated to the others. Predict numbers, "
-            'with data.target.kind = "number", or write classes, such as "low" and "high".',
+            remedy=(
+                "Each number would be a class of its own, unrelated to the others. Predict "
+                'numbers, with data.target.kind = "number", or write classes, such as "low" '
+                'and "high".'
+            ),
         )
 
 

@@ -1,7 +1,7 @@
 """Lexical translation probabilities by IBM model 1 (https://aclanthology.org/J93-2003).
 
-How likely a target token is the translation of a source token: learned by expectation maximisation from pairs of
-sentences without alignments.
+How likely a target token is the translation of a source token: learned by expectation maximisation
+from pairs of sentences without alignments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Pairs of tokens that occur in one pair of sentences, by ascending source, and their probabilities.
+    """Pairs of tokens that occur in one pair of sentences, by ascending source,
+    and their probabilities.
 
     counts   of each target token in the sentences
     """
@@ -27,7 +28,9 @@ class Lexicon:
     counts: Array
 
     def likely(self, sources: int, count: int) -> Array:
-        """The `count` most likely target tokens for each of `sources` source tokens (sources, count); -1: no more."""
+        """The `count` most likely target tokens for each
+        of `sources` source tokens (sources, count); -1: no more.
+        """
         order = np.lexsort((self.target, -self.probability, self.source))
         rows = self.source[order]
         rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
@@ -48,25 +51,27 @@ def learn_lexicon(
     *,
     iterations: int = 5,
 ) -> Lexicon:
-    """From pairs of source and target tokens of vocabularies of these sizes; all pairs of tokens are in memory.
+    """From pairs of source and target tokens of vocabularies of these sizes;
+    all pairs of tokens are in memory.
 
-    A target token may also be the translation of no source token: of one more, whose number is the number of sources.
+    A target token may also be the translation of no source token: of one more, whose number is the
+    number of sources.
     """
     sources, targets = sizes
-    keys, words, counts, position = (
-        list[Array](),
-        list[Array](),
-        np.zeros(targets, dtype=np.int64),
-        0,
-    )
+    keys = list[Array]()
+    words = list[Array]()
+    counts = np.zeros(targets, dtype=np.int64)
+    position = 0
     for source, target in pairs:
-        row, column = np.array([*source, sources], dtype=np.int64), np.array(target, dtype=np.int64)
+        row = np.array([*source, sources], dtype=np.int64)
+        column = np.array(target, dtype=np.int64)
         keys.append((row[:, None] * targets + column).ravel())
         words.append(np.tile(np.arange(position, position + len(column)), len(row)))
         np.add.at(counts, column, 1)
         position += len(column)
     known, key = np.unique(np.concatenate(keys or [counts[:0]]), return_inverse=True)
-    word, of_source = np.concatenate(words or [counts[:0]]), known // targets
+    word = np.concatenate(words or [counts[:0]])
+    of_source = known // targets
     probability = np.ones(len(known))
     for _ in range(iterations):
         share = probability[key]  # of each source token in each target token

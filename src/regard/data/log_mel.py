@@ -1,7 +1,9 @@
-"""Log-mel features: audio as a sequence of vectors, the logarithm of its power in bands of the mel scale.
+"""Log-mel features: audio as a sequence of vectors,
+the logarithm of its power in bands of the mel scale.
 
-Equal to `numpy.log(numpy.maximum(librosa.feature.melspectrogram(…), 1e-10))` with Slaney's mel scale and norm, a Hann
-window in the middle of each frame's Fourier transform, and silence before and after the sound.
+Equal to `numpy.log(numpy.maximum(librosa.feature.melspectrogram(…), 1e-10))` with Slaney's mel
+scale and norm, a Hann window in the middle of each frame's Fourier transform, and silence before
+and after the sound.
 """
 
 from collections.abc import Iterator
@@ -155,7 +157,9 @@ def log_mel(samples: NDArray[np.floating], rate: int, config: LogMelConfig) -> N
 
 
 def _power(samples: Float[Tensor, " N"], config: LogMelConfig) -> Float[Tensor, "bins n"]:
-    """The power of each frequency in each frame; a frame is a Hann window in the middle of zeros."""
+    """The power of each frequency in each frame;
+    a frame is a Hann window in the middle of zeros.
+    """
     window = torch.hann_window(config.window_samples)
     spectra = torch.stft(
         samples,
@@ -170,7 +174,9 @@ def _power(samples: Float[Tensor, " N"], config: LogMelConfig) -> Float[Tensor, 
 
 
 def mel_filters(config: LogMelConfig) -> NDArray[np.float32]:
-    """The weight of each frequency in each band (mels, bins): triangles of equal area (Slaney's Auditory Toolbox)."""
+    """The weight of each frequency in each band (mels, bins):
+    triangles of equal area (Slaney's Auditory Toolbox).
+    """
     return _filters(config.sample_rate, config.fft_size, config.mels, config.fmin, config.highest)
 
 

@@ -16,7 +16,8 @@ THREAD = "regard-prefetch"
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
     """The same items, produced by a thread up to `depth` ahead; the thread ends with this iterator.
 
-    An exception of the thread is raised here. A thread that disappears, as after a fork, is an error too.
+    An exception of the thread is raised here. A thread that disappears, as after a fork, is an
+    error too.
     """
     producer = _Producer(items, depth)
     try:
@@ -29,22 +30,26 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
 
 
 def arriving(items: Iterable[Item], limit: int, pause: float) -> Iterator[list[Item]]:
-    """Lists of the items that have arrived: `limit` of them, or fewer if no other arrives for `pause` seconds.
+    """Lists of the items that have arrived: `limit` of them,
+    or fewer if no other arrives for `pause` seconds.
 
     The thread is not waited for: it may be reading a pipe that stays open.
     """
-    producer, item = _Producer(items, 4 * limit), None
-    while not isinstance(item, _End):
+    producer = _Producer(items, 4 * limit)
+    ended: _End | None = None
+    while ended is None:
         chunk: list[Item] = []
         with suppress(queue.Empty):
-            while len(chunk) < limit and not isinstance(
-                item := producer.next(pause if chunk else None), _End
-            ):
+            while len(chunk) < limit:
+                item = producer.next(pause if chunk else None)
+                if isinstance(item, _End):
+                    ended = item
+                    break
                 chunk.append(item)
         if chunk:
             yield chunk
-    if item.error is not None:
-        raise item.error
+    if ended.error is not None:
+        raise ended.error
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,11 @@ class _Producer(Generic[Item]):
     def next(self, timeout: float | None = None) -> Item | _End:
         """The next item, or the end; queue.Empty if there is neither in `timeout` seconds."""
         while True:
-            alive = (
-                self.thread.is_alive()
-            )  # checked first: items put before it ended are in the queue by then
+            # This is checked first: items put before the thread ended are in the queue by then.
+            alive = self.thread.is_alive()
+            wait = (timeout or 1.0) if alive else 0.0
             try:
-                return self.ready.get(timeout=(timeout or 1.0) if alive else 0.0)
+                return self.ready.get(timeout=wait)
             except queue.Empty:
                 if not alive:
                     return _End(

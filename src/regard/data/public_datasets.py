@@ -1,6 +1,8 @@
-"""The public data sets that the shipped recipes name: where they come from, and whether their files are in place.
+"""The public data sets that the shipped recipes name: where they come from,
+and whether their files are in place.
 
-Checksums are SHA-256 of the content without compression, so that a file may be stored with or without .gz.
+Checksums are SHA-256 of the content without compression, so that a file may be stored with or
+without .gz.
 """
 
 import gzip
@@ -25,19 +27,19 @@ class PublicDataset:
     page: str
     terms: str
     recipes: tuple[str, ...]
-    files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # SHA-256 of each, by path; none where files vary
-    url: str | None = (
-        None  # of a file, with {name} for the last part of its path; None: fetched by hand
-    )
+    # SHA-256 of each, by path; none where files vary.
+    files: Mapping[str, str] = field(default_factory=dict)
+    # Of a file, with {name} for the last part of its path; None: fetched by hand.
+    url: str | None = None
     how: str = ""  # what else is to be done
-    # Writes what recipes read and what is made from the files, in a folder; None: they read the files.
+    # Writes what recipes read and what is made from the files, in a folder; None:
+    # they read the files.
     build: Callable[[Path], Iterator[Path]] | None = None
 
 
 def _write_spoken_digits(folder: Path) -> Iterator[Path]:
-    # NumPy is imported where the data are written: completion reads the names of data sets without it.
+    # NumPy is imported where the data are written:
+    # completion reads the names of data sets without it.
     from regard.data.spoken_digits import write_spoken_digits
 
     yield from write_spoken_digits(folder)
@@ -70,8 +72,9 @@ DATASETS: dict[str, PublicDataset] = {
         ("language-model",),
         {"tinyshakespeare/input.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"},
         SHAKESPEARE,
-        "The recipe reads the first 90 % and the last 10 %: head -c 1003854 tinyshakespeare/input.txt > train.txt and "
-        "tail -c 111540 tinyshakespeare/input.txt > valid.txt",
+        "The recipe reads the first 90 % and the last 10 %: head -c 1003854 "
+        "tinyshakespeare/input.txt > train.txt and tail -c 111540 "
+        "tinyshakespeare/input.txt > valid.txt",
     ),
     "wikitext2": PublicDataset(
         "WikiText-2, 2 million words of Wikipedia's articles",
@@ -95,37 +98,44 @@ DATASETS: dict[str, PublicDataset] = {
             "sst2/dev.tsv.gz": "84207e6be5873fb18db798cc6faec86871f5a426554650ff64a1c34e87665f6f",
             "sst2/test.tsv.gz": "fcd46f967b7b8efd8b5398481dadf873886298d092195167af907fd532e81e1c",
         },
-        how="Write tables of two columns with a first line `label<TAB>sentence`; a label is 0 or 1. The recipe "
-        "masked-language-model reads these sentences after the lines of WikiText-2, but empty ones and headings: "
-        "(zcat wikitext2/wiki.train.tokens.gz | grep -v '^ *$' | grep -v '^ = '; zcat sst2/train.tsv.gz | tail -n +2 | "
-        "cut -f2) | gzip > sentences/train.txt.gz; zcat sst2/dev.tsv.gz | tail -n +2 | cut -f2 | gzip > "
-        "sentences/valid.txt.gz",
+        how="Write tables of two columns with a first line `label<TAB>sentence`; a label is 0 or "
+        "1. The recipe masked-language-model reads these sentences after the lines of WikiText-2, but empty "
+        "ones and headings: (zcat wikitext2/wiki.train.tokens.gz | grep -v '^ *$' | grep -v '^ = "
+        "'; zcat sst2/train.tsv.gz | tail -n +2 | cut -f2) | gzip > sentences/train.txt.gz; zcat "
+        "sst2/dev.tsv.gz | tail -n +2 | cut -f2 | gzip > sentences/valid.txt.gz",
     ),
     "ud_ewt": PublicDataset(
         "UD English EWT, 16,622 sentences with a part of speech for each word",
         "https://github.com/UniversalDependencies/UD_English-EWT",
         "CC BY-SA 4.0",
         ("parts-of-speech",),
-        how="Put en_ewt-ud-train.conllu, -dev and -test into the folder ud_ewt, or name them in data.train, data.valid "
-        "and data.test. Releases differ a little in their words and tags.",
+        how="Put en_ewt-ud-train.conllu, -dev and -test into the folder ud_ewt, or name them in "
+        "data.train, data.valid and data.test. Releases differ a little in their words and tags.",
     ),
     "fsdd": PublicDataset(
         "Free Spoken Digit Dataset, 3,000 recordings of ten digits by six speakers",
         "https://github.com/Jakobovski/free-spoken-digit-dataset",
         "CC BY-SA 4.0",
         ("spoken-digits", "digit-strings", "digit-strings-attention"),
-        how="Pack its folder recordings as fsdd/recordings.zip. Then regard data fsdd --build writes what the recipes "
-        "read: tables of single digits by the customary split (fsdd/digits) and by speakers (fsdd/speakers/NAME, of "
-        "whom NAME is tested), and strings of one to seven digits (fsdd/strings.zip and fsdd/strings).",
+        how="Pack its folder recordings as fsdd/recordings.zip. Then regard data fsdd --build "
+        "writes what the recipes read: tables of single digits by the customary split (fsdd/digits) and by speakers "
+        "(fsdd/speakers/NAME, of whom NAME is tested), and strings of one to seven digits "
+        "(fsdd/strings.zip and fsdd/strings).",
         build=_write_spoken_digits,
     ),
     "flickr8k": PublicDataset(
         "Flickr8k, 8,000 photographs with five captions each",
         "https://hockenmaier.cs.illinois.edu/8k-pictures.html",
         "non-commercial research and education",
-        ("captions-rnn", "captions-rnn-attention", "captions-transformer", "captions-self-critical", "captions-vit"),
-        how="Name Flickr8k.token.txt, the lists of the splits' images and the folder of the images in data.train, "
-        "data.valid, data.test and data.images.",
+        (
+            "captions-rnn",
+            "captions-rnn-attention",
+            "captions-transformer",
+            "captions-self-critical",
+            "captions-vit",
+        ),
+        how="Name Flickr8k.token.txt, the lists of the splits' images and the folder of the images "
+        "in data.train, data.valid, data.test and data.images.",
     ),
     "ett": PublicDataset(
         "ETTh1, two years of a power transformer's load and oil temperature, hour by hour",
@@ -167,10 +177,8 @@ def missing_files(dataset: PublicDataset, folder: Path) -> list[str]:
         elif (
             got := hashlib.sha256(_content(found[0].read_bytes(), found[0])).hexdigest()
         ) != checksum:
-            wanted, remedy = (
-                f"content with the SHA-256 {checksum}",
-                "Fetch it again, or another version of the data set.",
-            )
+            wanted = f"content with the SHA-256 {checksum}"
+            remedy = "Fetch it again, or another version of the data set."
             raise InvalidData(found[0], wanted=wanted, got=got, remedy=remedy)
     return missing
 
@@ -210,7 +218,9 @@ def fetch(
 
 def _content(content: bytes, path: Path) -> bytes:
     try:
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        if path.suffix == ".gz":
+            return gzip.decompress(content)
+        return content
     except (OSError, EOFError) as error:
         raise InvalidData(
             path, wanted="a gzip file", got=str(error), remedy="Fetch it again."

@@ -1,8 +1,9 @@
 """Resampling: the same sound at another rate, by a windowed sinc.
 
-The filter is that of torchaudio.transforms.Resample with `sinc_interp_kaiser` and the settings that its documentation
-gives for the "kaiser_best" of librosa. Weights are computed in float64 for every distance between an output and its
-inputs; where the rates have a common divisor, distances repeat and are computed once.
+The filter is that of torchaudio.transforms.Resample with `sinc_interp_kaiser` and the settings that
+its documentation gives for the "kaiser_best" of librosa. Weights are computed in float64 for every
+distance between an output and its inputs; where the rates have a common divisor, distances repeat
+and are computed once.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,9 @@ def resampled_length(length: int, rate: int, new_rate: int) -> int:
 
 
 def resample(samples: NDArray[np.floating], rate: int, new_rate: int) -> NDArray[np.float32]:
-    """Samples (N,) of the rate `rate` at `new_rate`; before the first and after the last, there is silence."""
+    """Samples (N,) of the rate `rate` at `new_rate`; before the first and after the last,
+    there is silence.
+    """
     total = resampled_length(len(samples), rate, new_rate)
     wide = np.asarray(samples, dtype=np.float32)
     return resample_part(lambda low, high: wide[low:high], len(wide), rate, new_rate, 0, total)
@@ -72,7 +75,9 @@ def resample_part(
 
 
 def source_end(rate: int, new_rate: int, last: int) -> int:
-    """How many samples at the old rate the samples before number `last` at the new rate depend on."""
+    """How many samples at the old rate the samples before number `last` at the
+    new rate depend on.
+    """
     if rate == new_rate:
         return last
     common = gcd(rate, new_rate)
@@ -82,7 +87,9 @@ def source_end(rate: int, new_rate: int, last: int) -> int:
 
 
 def source_begin(rate: int, new_rate: int, first: int) -> int:
-    """The first sample at the old rate on which sample `first` at the new rate depends; may be below 0."""
+    """The first sample at the old rate on which sample `first` at the new rate depends;
+    may be below 0.
+    """
     if rate == new_rate:
         return first
     common = gcd(rate, new_rate)
@@ -102,7 +109,9 @@ def _weights_of_all_phases(old_step: int, new_step: int) -> NDArray[np.float32]:
 
 
 def _weights(old_step: int, new_step: int, phases: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The weights (phases, taps) of the inputs around outputs that lie `phases` / `new_step` after an input."""
+    """The weights (phases, taps) of the inputs around outputs
+    that lie `phases` / `new_step` after an input.
+    """
     reach = _reach(old_step, new_step)
     offsets = np.arange(-reach, reach + 1)
     cutoff = min(old_step, new_step) * ROLLOFF / old_step  # in cycles per two samples

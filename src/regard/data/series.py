@@ -1,7 +1,8 @@
-"""Windows of long series: tables read, checked by their times, split in order of time, and cut into examples.
+"""Windows of long series: tables read, checked by their times, split in order of time,
+and cut into examples.
 
-A series is in memory once, and on disk once for each split; windows are cut from it where they are read. So the size
-of a corpus does not depend on how much its windows overlap.
+A series is in memory once, and on disk once for each split; windows are cut from it where they are
+read. So the size of a corpus does not depend on how much its windows overlap.
 """
 
 import csv
@@ -41,7 +42,9 @@ def of_array(name: str, values: NDArray[np.float64]) -> Series:
 def windows(
     config: SeriesConfig, loaded: Iterable[Series], own: str, split: Split
 ) -> Iterator[Example]:
-    """The windows of a split with what follows each. At least one; series that are too short are reported.
+    """The windows of a split with what follows each.
+
+    At least one; series that are too short are reported.
 
     own   the name of their file
     """
@@ -67,7 +70,9 @@ def windows(
     if not found:
         raise InvalidData(
             own,
-            wanted=f"a series of at least {size} rows for the split {split!r}: a window and a horizon",
+            wanted=(
+                f"a series of at least {size} rows for the split {split!r}: a window and a horizon"
+            ),
             got=f"none among {len(short)}",
             remedy="Lower data.series.window or horizon, or change data.series.split.",
         )
@@ -94,7 +99,9 @@ def split_rows(series: Series, config: SeriesConfig, split: Split) -> Series:
 def last_windows(
     config: SeriesConfig, file: str, errors: Errors, *, refuse_missing: bool
 ) -> Iterator[Window]:
-    """The last window of each series of a file, of which a model forecasts what comes after the file."""
+    """The last window of each series of a file,
+    of which a model forecasts what comes after the file.
+    """
     loaded = load(file, config, errors, refuse_missing=refuse_missing)
     # Of a series that is split at gaps, the part after the last one.
     for series in {each.name: each for each in loaded}.values():

@@ -1,4 +1,6 @@
-"""The table [data.series] of a recipe: windows of long series, of which a model forecasts the continuation."""
+"""The table [data.series] of a recipe: windows of long series,
+of which a model forecasts the continuation.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ Gaps = Literal["refuse", "split", "fill", "ignore"]
 
 @dataclass(frozen=True)
 class SeriesConfig(Config):
-    """Windows of long series in tables, one row for each time: the source is a window, the target what follows it."""
+    """Windows of long series in tables, one row for each time: the source is a window,
+    the target what follows it.
+    """
 
     window: Count = doc(96, "rows that the model reads: the look-back")
     horizon: Count = doc(24, "rows after them that it forecasts")
@@ -37,17 +41,19 @@ class SeriesConfig(Config):
     )
     split: tuple[Annotated[float, Range(0.0)], ...] | None = doc(
         None,
-        "rows of each series for training, validation and test, one after the other, or shares of its rows; windows "
-        "of validation and test look back into the rows before them",
+        "rows of each series for training, validation and test, one after the other, or shares of "
+        "its rows; windows of validation and test look back into the rows before them",
     )
     gaps: Gaps = doc(
         "refuse",
-        "where rows are missing by their times: refuse them; split: the rows after a gap are a series of their own; "
-        'fill: insert rows without values, for missing = "mask"; or ignore: read rows as they follow one another',
+        "where rows are missing by their times: refuse them; split: the rows after a gap are a "
+        'series of their own; fill: insert rows without values, for missing = "mask"; or ignore: '
+        "read rows as they follow one another",
     )
     season: Count | None = doc(
         None,
-        "rows of a season, such as 24 hours: `regard evaluate` also reports the errors of repeating the last one",
+        "rows of a season, such as 24 hours: `regard evaluate` also reports the "
+        "errors of repeating the last one",
     )
 
     def conflicts(self) -> Iterator[Problem]:

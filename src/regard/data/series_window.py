@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.arrays import SlicedRows
+from regard.data.columns import SlicedRows
 from regard.data.statistics import Statistics
 
 Side = Literal["source", "target"]

@@ -1,8 +1,8 @@
 """Data sources: where the examples of a split come from.
 
-Text lines, tables, files with a token a line, Hugging Face datasets, lists of captioned images, folders of classes and
-synthetic tasks are chosen by the keys of [data]. A source of the user's own is registered under a name and chosen by
-`[data] reader = "name"`.
+Text lines, tables, files with a token a line, Hugging Face datasets, lists of captioned images,
+folders of classes and synthetic tasks are chosen by the keys of [data]. A source of the user's own
+is registered under a name and chosen by `[data] reader = "name"`.
 """
 
 from abc import ABC, abstractmethod
@@ -51,7 +51,8 @@ class FileSource(DataSource):
     """What is read from files and Hugging Face datasets, chosen by the names of files."""
 
     def examples(self, split: Split) -> Iterator[Example]:
-        config, file = self.config, self.config.files(split)[0]
+        config = self.config
+        file = self.config.files(split)[0]
         if config.series is not None:
             loaded = series.load(
                 file, config.series, config.encoding_errors, refuse_missing=refuses_missing(config)
@@ -70,11 +71,13 @@ class FileSource(DataSource):
             if config.sources:
                 yield Example(sources, target)
             else:
-                yield Example(sources[0] if sources else None, target)
+                source = sources[0] if sources else None
+                yield Example(source, target)
 
     def _rows(self, split: Split) -> Iterator[tuple[str, ...]]:
         """The sources (of an image, its name), where there are any, and the target."""
-        config, files = self.config, self.config.files(split)
+        config = self.config
+        files = self.config.files(split)
         if is_dataset(files[0]):
             return huggingface_datasets.rows(files[0], config.columns)
         if config.is_token_file(files[0]):
@@ -93,7 +96,8 @@ def refuses_missing(config: DataConfig) -> bool:
 
 
 class FileStores:
-    """The files that cells of a table name: a store for each kind of them, opened when one is named.
+    """The files that cells of a table name: a store for each kind of them,
+    opened when one is named.
 
     table   the file that lists them, in whose folder they are unless the recipe says otherwise
     """
@@ -130,27 +134,28 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
     elif config.reader:
         source = DATA_SOURCES[config.reader]
     shares = config.shares
-    remaining = source(config).examples("train" if split in shares else split)
+    stored = "train" if split in shares else split
+    remaining = source(config).examples(stored)
     if shares and split in ("train", *shares):
         every: dict[Split, float] = {"valid": 0.0, "test": 0.0, **shares}
         remaining = (each for each in remaining if split_of(_split_key(each), every) == split)
     first = next(remaining, None)
     if first is None:
         file = next(iter(config.files(split)), str(config.synthetic))
-        raise InvalidData(
-            file,
-            wanted="at least one example",
-            got="no share of it" if split in shares else "an empty file",
-            remedy=f"Look at data.{split}.",
-        )
+        got = "no share of it" if split in shares else "an empty file"
+        remedy = f"Look at data.{split}."
+        raise InvalidData(file, wanted="at least one example", got=got, remedy=remedy)
     return chain([first], remaining)
 
 
 def at_example(
     config: DataConfig, split: Split, number: int, error: InvalidArgument
 ) -> InvalidData:
-    """The error of an example with its file and line; without a line where its number (from 1) does not give one."""
-    file, line = config.files(split)[-1], None
+    """The error of an example with its file and line;
+    without a line where its number (from 1) does not give one.
+    """
+    file = config.files(split)[-1]
+    line = None
     numbered = config.reader is None and not config.shares and not is_dataset(file)
     numbered = numbered and config.series is None
     files = config.files(split)
@@ -160,7 +165,9 @@ def at_example(
             line = conll.line_of(file, number, columns, config.encoding_errors)
         else:
             line = text.line_of(file, number, config.encoding_errors)
-    where = file if line is not None else f"{file}, example {number}"
+    where = file
+    if line is None:
+        where = f"{file}, example {number}"
     got = error.got
     if isinstance(error, InvalidData):
         # The file that the example names.

@@ -1,16 +1,13 @@
-"""Special tokens: which ids of a vocabulary pad, begin and end sequences, and which ids surround every text."""
+"""Special tokens: which ids of a vocabulary pad, begin and end sequences,
+and which ids surround every text.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-SPECIALS = (
-    "<pad>",
-    "<s>",
-    "</s>",
-    "<unk>",
-    "<mask>",
-)  # the first tokens of every tokenizer that Regard trains
+# The first tokens of every tokenizer that Regard trains.
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
 LONGEST = 64  # tokens around a text
 OPTIONAL = ("start", "unknown", "mask")
@@ -18,19 +15,25 @@ OPTIONAL = ("start", "unknown", "mask")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The special tokens of a vocabulary, by id. The defaults are those of the tokenizers that Regard trains.
+    """The special tokens of a vocabulary, by id.
+
+    The defaults are those of the tokenizers that Regard trains.
 
     pad             after the end of a shorter sequence
-    start           before the first token of an output (Hugging Face: decoder_start_token_id). None: a language model
-                    whose texts begin with their own first token, as GPT-2's and Qwen's
+    start           before the first token of an output (Hugging Face: decoder_start_token_id).
+                    None: a language model whose texts begin with their own first token, as GPT-2's
+                    and Qwen's
     end             ends an output
     unknown         stands for what has no token; None where everything has one
     mask            hides a token from a masked language model; None where there is none
-    suppressed      never generated; with an end token among them, outputs end at their maximum length
+    suppressed      never generated; with an end token among them, outputs end at their maximum
+                    length
     source_prefix   before every source
     source_suffix   after every source
-    target_prefix   that every output is forced to begin with, at log-probability 0 (forced_bos_token_id)
-    other_ends      end an output as well (a list as eos_token_id, as Llama 3 has); targets of training end with `end`
+    target_prefix   that every output is forced to begin with, at log-probability 0
+                    (forced_bos_token_id)
+    other_ends      end an output as well (a list as eos_token_id, as Llama 3 has); targets of
+                    training end with `end`
     """
 
     pad: int = PAD
@@ -46,13 +49,16 @@ class SpecialTokens:
 
     @staticmethod
     def of(table: object, size: int) -> "SpecialTokens":
-        """From the table that `as_dict` made, of a vocabulary of this size; ValueError if it is not one."""
+        """From the table that `as_dict` made, of a vocabulary of this size;
+        ValueError if it is not one.
+        """
         if not isinstance(table, Mapping):
             raise ValueError(f"special tokens that are no table: {table!r:.80}")
         names = {field.name for field in fields(SpecialTokens)}
         if wrong := names ^ {"other_ends", *table}:
             raise ValueError(
-                f"special tokens with other keys than {', '.join(sorted(names))}: {sorted(wrong)!r:.80}"
+                "special tokens with other keys than "
+                f"{', '.join(sorted(names))}: {sorted(wrong)!r:.80}"
             )
         _check(table, size)
         values: dict[str, Any] = {
@@ -94,7 +100,10 @@ class SpecialTokens:
 
     def target(self, ids: Sequence[int]) -> list[int]:
         """The tokens of a whole output behind the start token, where there is one."""
-        return [*(() if self.start is None else (self.start,)), *self.output(ids)]
+        tokens = self.output(ids)
+        if self.start is None:
+            return tokens
+        return [self.start, *tokens]
 
 
 def _check(table: Mapping[str, Any], size: int) -> None:
@@ -102,7 +111,8 @@ def _check(table: Mapping[str, Any], size: int) -> None:
         several = isinstance(getattr(SpecialTokens, key), tuple)
         if several and not isinstance(value, list):
             raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no list of ids")
-        if several and len(value) > (size if key == "suppressed" else LONGEST):
+        limit = size if key == "suppressed" else LONGEST
+        if several and len(value) > limit:
             raise ValueError(f"special_tokens.{key} of {len(value)} tokens, which are too many")
         if several:
             values = value
@@ -118,7 +128,8 @@ def _check(table: Mapping[str, Any], size: int) -> None:
     ends = [table["end"], *table.get("other_ends", ())]
     if len(set(ends)) < len(ends):
         raise ValueError(
-            f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a token twice, or the end token"
+            f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a "
+            "token twice, or the end token"
         )
 
 

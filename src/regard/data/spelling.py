@@ -1,4 +1,6 @@
-"""How the tokens of a tokenizer spell text: the bytes of each token, with its spaces, and its readable form."""
+"""How the tokens of a tokenizer spell text: the bytes of each token, with its spaces,
+and its readable form.
+"""
 
 import json
 import re
@@ -12,7 +14,8 @@ from tokenizers import models
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character that is split between tokens
-HIDDEN = "\uffff"  # begins the names of tokens that no text matches: it is no character, and no text has it
+# Begins the names of tokens that no text matches: it is no character, and no text has it.
+HIDDEN = "\uffff"
 VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
 
 
@@ -20,8 +23,9 @@ VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
 class Spelling:
     """What a tokenizer's decoder makes of its tokens.
 
-    style      byte level: a character stands for a byte; metaspace: `marker` stands for a space; word pieces: `marker`
-               begins a token that continues a word; words: every token is a word; plain: as it is written
+    style      byte level: a character stands for a byte; metaspace: `marker` stands for a space;
+               word pieces: `marker` begins a token that continues a word; words: every token is a
+               word; plain: as it is written
     fallback   whether tokens such as <0x0A> stand for bytes
     """
 
@@ -31,7 +35,9 @@ class Spelling:
 
     @staticmethod
     def of(inner: tokenizers.Tokenizer) -> "Spelling":
-        listed = [] if inner.decoder is None else list(_parts(inner.decoder))
+        listed = []
+        if inner.decoder is not None:
+            listed = list(_parts(inner.decoder))
         parts = {part["type"]: part for part in listed}
         if "ByteLevel" in parts:
             return Spelling("byte level")
@@ -45,11 +51,10 @@ class Spelling:
             for part in listed
             if part.get("content") == " " and "pattern" in part
         ]
-        markers = (
-            [parts["Metaspace"]["replacement"]]
-            if "Metaspace" in parts
-            else list(filter(None, spaces))
-        )
+        if "Metaspace" in parts:
+            markers = [parts["Metaspace"]["replacement"]]
+        else:
+            markers = list(filter(None, spaces))
         if markers:
             return Spelling("metaspace", markers[0], fallback)
         return Spelling("plain", fallback=fallback)
@@ -74,7 +79,8 @@ class Spelling:
 
     def readable(self, token: str) -> str:
         """White space as visible characters, bytes of a partial character in ⟨⟩."""
-        return _readable(token.encode() if self.separate else self.spell(token))
+        content = token.encode() if self.separate else self.spell(token)
+        return _readable(content)
 
 
 def _parts(decoder: Any) -> Iterator[dict[str, Any]]:
@@ -87,7 +93,9 @@ def _parts(decoder: Any) -> Iterator[dict[str, Any]]:
 
 
 def _byte_level() -> dict[str, bytes]:
-    """The byte of each character of a byte-level token: printable bytes as themselves, others from U+0100 on."""
+    """The byte of each character of a byte-level token: printable bytes as themselves,
+    others from U+0100 on.
+    """
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in seen]
     return {chr(byte): bytes([byte]) for byte in seen} | {

@@ -1,8 +1,9 @@
 """Spoken digits: tables of the recordings of FSDD, and strings of several digits made from them.
 
-The recordings of `fsdd/recordings.zip` have names as 7_jackson_32.wav: digit, speaker and number. Those with the
-numbers 0 to 4 are the customary test set; we validate on 5 to 7. A string has recordings of one speaker, with pauses
-between them, all of one of these sets: those of the test strings are in no training string.
+The recordings of `fsdd/recordings.zip` have names as 7_jackson_32.wav: digit, speaker and number.
+Those with the numbers 0 to 4 are the customary test set; we validate on 5 to 7. A string has
+recordings of one speaker, with pauses between them, all of one of these sets: those of the test
+strings are in no training string.
 """
 
 import csv
@@ -52,7 +53,8 @@ class SpokenDigit:
 
 
 def write_spoken_digits(folder: Path, seed: int = SEED) -> Iterator[Path]:
-    """Write tables of single digits and of strings, and the recordings of the strings; gives the files it has written.
+    """Write tables of single digits and of strings, and the recordings of the strings;
+    gives the files it has written.
 
     folder   holds fsdd/recordings.zip
     """

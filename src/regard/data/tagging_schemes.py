@@ -1,11 +1,12 @@
-"""Schemes by which the tags of tokens mark spans: IOB2 ("BIO") and BIOES, and plain tags that mark none.
+"""Schemes by which the tags of tokens mark spans: IOB2 ("BIO") and BIOES,
+and plain tags that mark none.
 
     IOB2    B-X begins a span of the type X, I-X continues it, O is outside of any
     BIOES   also E-X, its last token, and S-X, a span of a single token
 
-The spans of a sequence are those of seqeval (https://github.com/chakki-works/seqeval), in both of its modes. The
-lenient one is that of conlleval: it also makes spans of sequences that are not well-formed. The strict one ignores what
-the scheme does not permit.
+The spans of a sequence are those of seqeval (https://github.com/chakki-works/seqeval), in both of
+its modes. The lenient one is that of conlleval: it also makes spans of sequences that are not
+well-formed. The strict one ignores what the scheme does not permit.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,8 +43,8 @@ def is_span_tag(tag: str) -> bool:
 def detect(labels: Collection[str]) -> Scheme:
     """The scheme of a set of labels.
 
-    Labels without any B- or S- are plain: so are those of IOB1 in which spans never touch, and of IOE. `convert` makes
-    IOB2 of them.
+    Labels without any B- or S- are plain: so are those of IOB1 in which spans never touch, and of
+    IOE. `convert` makes IOB2 of them.
     """
     if not all(map(is_span_tag, labels)):
         return "plain"
@@ -78,8 +79,8 @@ def lenient_spans(tags: Sequence[str]) -> list[Span]:
 def strict_spans(tags: Sequence[str], scheme: SpanScheme) -> list[Span]:
     """The well-formed spans of a sequence of tags, as seqeval's strict mode finds them.
 
-    In IOB2, a span begins with B- and goes on as long as I- of the same type follows. In BIOES it must also end with
-    E-, unless it is S-; one that does not is no span.
+    In IOB2, a span begins with B- and goes on as long as I- of the same type follows. In BIOES it
+    must also end with E-, unless it is S-; one that does not is no span.
     """
     _check_scheme("tags", tags, scheme)
     found = []
@@ -116,7 +117,8 @@ def tags_of(spans: Sequence[Span], length: int, scheme: SpanScheme) -> list[str]
 
 
 def convert(tags: Sequence[str], scheme: SpanScheme) -> list[str]:
-    """The tags of the same spans in another scheme, read leniently: IOB1 and ill-formed tags become well-formed.
+    """The tags of the same spans in another scheme, read leniently:
+    IOB1 and ill-formed tags become well-formed.
 
     >>> convert(["B-PER", "I-PER", "O", "B-LOC"], "BIOES")
     ['B-PER', 'E-PER', 'O', 'S-LOC']
@@ -155,7 +157,8 @@ def constraints(labels: Sequence[str], scheme: Scheme) -> TagConstraints:
 def first_violation(tags: Sequence[str], scheme: Scheme) -> int | None:
     """The first position whose tag may not follow the one before it, counted from 0.
 
-    It is the number of tags where the last of them may not end a sequence, and None where nothing is wrong.
+    It is the number of tags where the last of them may not end a sequence, and None where nothing
+    is wrong.
     """
     if scheme == "plain":
         return None
@@ -173,7 +176,9 @@ def _check_scheme(name: str, tags: Sequence[str], scheme: SpanScheme) -> None:
         if not is_span_tag(tag) or tag[0] not in prefixes:
             raise InvalidArgument(
                 name,
-                wanted=f"tags of the scheme {scheme}: O, or a type after {', '.join(PREFIXES[scheme])}",
+                wanted=(
+                    f"tags of the scheme {scheme}: O, or a type after {', '.join(PREFIXES[scheme])}"
+                ),
                 got=repr(tag),
                 remedy="Correct the tag, or convert all to one scheme.",
             )
@@ -197,7 +202,9 @@ def _prefix(span: Span, position: int, scheme: SpanScheme) -> str:
 
 
 def _type(tag: str) -> str:
-    """The type of a tag, as seqeval's default mode reads it: what follows the first "-" after the prefix."""
+    """The type of a tag, as seqeval's default mode reads it:
+    what follows the first "-" after the prefix.
+    """
     return tag[1:].split("-", maxsplit=1)[-1] or NO_TYPE
 
 

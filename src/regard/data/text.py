@@ -1,7 +1,8 @@
 """Streaming readers of text files and tables.
 
-Files whose name ends in .gz or .zst are decompressed. Text is UTF-8. A line ends at LF, CRLF or a lone CR only: other
-Unicode line breaks (NEL, U+2028, form feed) and NUL are part of the text. A byte order mark at the start is dropped.
+Files whose name ends in .gz or .zst are decompressed. Text is UTF-8. A line ends at LF, CRLF or a
+lone CR only: other Unicode line breaks (NEL, U+2028, form feed) and NUL are part of the text. A
+byte order mark at the start is dropped.
 """
 
 import csv
@@ -56,7 +57,8 @@ def lines(
 
 def whole(path: str | Path, errors: Errors = "strict") -> str:
     """The whole text of a file, line ends unchanged."""
-    chunks, size = list[bytes](), 0
+    chunks = list[bytes]()
+    size = 0
     for chunk in _chunks(path):
         chunks.append(chunk)
         size += len(chunk)
@@ -74,7 +76,9 @@ def whole(path: str | Path, errors: Errors = "strict") -> str:
 
 def texts(path: str | Path, columns: Sequence[str], errors: Errors = "strict") -> Iterator[str]:
     """The lines of a file; of a table, the cells of these columns, with tabs between them."""
-    return map("\t".join, rows(path, columns, errors)) if is_table(path) else lines(path, errors)
+    if is_table(path):
+        return map("\t".join, rows(path, columns, errors))
+    return lines(path, errors)
 
 
 def parallel(
@@ -82,12 +86,13 @@ def parallel(
     errors: Errors = "strict",
     columns: Sequence[Sequence[str]] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """The lines of parallel files, which must have as many; `columns` are, for each file, those to read of a table."""
-    each = [()] * len(paths) if columns is None else columns
-    streams = [
-        lines(path, errors) if columns is None else texts(path, names, errors)
-        for path, names in zip(paths, each, strict=True)
-    ]
+    """The lines of parallel files, which must have as many; `columns` are, for each file,
+    those to read of a table.
+    """
+    if columns is None:
+        streams = [lines(path, errors) for path in paths]
+    else:
+        streams = [texts(path, names, errors) for path, names in zip(paths, columns, strict=True)]
     return together(paths, streams)
 
 
@@ -120,10 +125,11 @@ def together(
 def rows(
     path: str | Path, columns: Sequence[str], errors: Errors = "strict"
 ) -> Iterator[tuple[str, ...]]:
-    """These columns of a table, row by row: .tsv and .csv with a header, .jsonl with an object per line, or .parquet.
+    """These columns of a table, row by row: .tsv and .csv with a header,
+    .jsonl with an object per line, or .parquet.
 
-    .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers in .jsonl are
-    returned as they are written, and lists as JSON.
+    .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers
+    in .jsonl are returned as they are written, and lists as JSON.
     """
     if not columns:
         raise InvalidData(
@@ -138,7 +144,9 @@ def is_table(path: str | Path) -> bool:
 
 
 def line_of(path: str | Path, number: int, errors: Errors = "strict") -> int:
-    """The line on which an example ends, by its number from 1: quoted cells of a table may have several lines."""
+    """The line on which an example ends, by its number from 1:
+    quoted cells of a table may have several lines.
+    """
     if form(path) != ".csv":
         return number + (form(path) == ".tsv")
     reader = csv.reader((f"{line}\n" for line in lines(path, errors)), strict=True)
@@ -148,17 +156,25 @@ def line_of(path: str | Path, number: int, errors: Errors = "strict") -> int:
 
 
 def form(path: str | Path) -> str:
-    """The format of a file by its name: ".tsv" of "pairs.tsv.gz", ".token" of "captions.token.txt"."""
+    """The format of a file by its name: ".tsv" of "pairs.tsv.gz",
+    ".token" of "captions.token.txt".
+    """
     path = Path(path)
-    path = path.with_suffix("") if path.suffix in COMPRESSED else path
-    return ".token" if path.name.endswith(".token.txt") else path.suffix
+    if path.suffix in COMPRESSED:
+        path = path.with_suffix("")
+    if path.name.endswith(".token.txt"):
+        return ".token"
+    return path.suffix
 
 
 def _no_utf8(
     path: str | Path, line: int | None, error: UnicodeDecodeError, before: int
 ) -> InvalidData:
     got = f"byte 0x{error.object[error.start]:02x} at offset {before + error.start:,} of the text"
-    remedy = "Convert it; or `predict --errors replace`, and data.encoding_errors = 'replace' in a recipe, read it."
+    remedy = (
+        "Convert it; or `predict --errors replace`, and data.encoding_errors = 'replace' in a "
+        "recipe, read it."
+    )
     return InvalidData(path, line, wanted="UTF-8 text", got=got, remedy=remedy)
 
 
@@ -231,7 +247,8 @@ def _unzstd(file: BufferedIOBase) -> Iterator[bytes]:
             if text:
                 yield text
             chunk = frame.unused_data
-            frame = None if frame.eof else frame
+            if frame.eof:
+                frame = None
     if frame is not None:
         raise EOFError("the file ends in the middle of a frame")
 
@@ -243,7 +260,10 @@ COMPRESSED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Open a regular file, or one that a link leads to. Devices and pipes, which may never end, are refused."""
+    """Open a regular file, or one that a link leads to.
+
+    Devices and pipes, which may never end, are refused.
+    """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
@@ -289,7 +309,8 @@ def _csv(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[t
     try:
         yield from _cells(path, columns, reader, lambda: reader.line_num)
     except csv.Error as error:
-        wanted, remedy = "comma-separated cells", "Check its quotes."
+        wanted = "comma-separated cells"
+        remedy = "Check its quotes."
         raise InvalidData(
             path, reader.line_num, wanted=wanted, got=str(error), remedy=remedy
         ) from None
@@ -314,12 +335,12 @@ def _cells(
         _warn_of_example(str(path), cell)
     for number, row in enumerate(table, start=2):
         if len(row) != len(header):
-            wanted, at = f"{len(header)} cells, as in the header", line() if line else number
-            remedy = (
-                "Quote or remove what separates cells."
-                if line
-                else "Remove the tab, or add the cell."
-            )
+            wanted = f"{len(header)} cells, as in the header"
+            at = number
+            remedy = "Remove the tab, or add the cell."
+            if line:
+                at = line()
+                remedy = "Quote or remove what separates cells."
             raise InvalidData(path, at, wanted=wanted, got=str(len(row)), remedy=remedy)
         yield tuple(row[index] for index in indices)
 
@@ -359,7 +380,8 @@ def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator
         try:
             row = json.loads(line, parse_int=WrittenNumber, parse_float=WrittenNumber)
         except (ValueError, RecursionError) as error:
-            row, got = None, str(error)
+            row = None
+            got = str(error)
         if not isinstance(row, dict):
             raise InvalidData(
                 path, number, wanted="a JSON object", got=got, remedy="Write one object a line."
@@ -369,8 +391,11 @@ def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator
 
 def _value(path: str | Path, number: int, row: dict[str, Any], column: str, errors: Errors) -> str:
     if column not in row:
-        got = f"the keys {', '.join(map(repr, row))}" if row else "no keys"
-        remedy = nearest(column, row, listed=True) if row else "Add it."
+        got = "no keys"
+        remedy = "Add it."
+        if row:
+            got = f"the keys {', '.join(map(repr, row))}"
+            remedy = nearest(column, row, listed=True)
         raise InvalidData(path, number, wanted=f"a key {column!r}", got=got, remedy=remedy)
     return _cell(path, number, row[column], column, errors)
 
@@ -402,10 +427,8 @@ def well_formed_text(
     except UnicodeEncodeError:
         if errors == "replace":
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        wanted, remedy = (
-            f"Unicode text in {key!r}",
-            "Correct the escape, or set data.encoding_errors = 'replace'.",
-        )
+        wanted = f"Unicode text in {key!r}"
+        remedy = "Correct the escape, or set data.encoding_errors = 'replace'."
         raise InvalidData(
             path, number, wanted=wanted, got="half of a surrogate pair", remedy=remedy
         ) from None

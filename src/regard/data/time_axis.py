@@ -7,7 +7,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """The names of vectors: by their number from 1, by time stamps, or by a time that grows by equal steps.
+    """The names of vectors: by their number from 1, by time stamps,
+    or by a time that grows by equal steps.
 
     step     from one vector to the next, in `unit`; None: they have no time, and are numbered
     start    of the first vector; of numbers, how many rows are before it

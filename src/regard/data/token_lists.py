@@ -9,15 +9,16 @@ from regard.core.errors import InvalidArgument
 
 
 def tokens_of(cell: object, name: str, *, numbers: bool = False) -> tuple[str, ...]:
-    """The tokens of a cell: a list of texts and numbers, the same list as JSON, or a text split at white space.
+    """The tokens of a cell: a list of texts and numbers, the same list as JSON,
+    or a text split at white space.
 
-    JSON is what a .csv or .tsv file holds where tokens contain spaces: ["New York", "is"]. A text is read so if all of
-    it is a list of texts.
+    JSON is what a .csv or .tsv file holds where tokens contain spaces: ["New York", "is"]. A text
+    is read so if all of it is a list of texts.
 
     cell      a text, a list, or what has `tolist` as the arrays of Parquet have
     name      of the column, for errors
-    numbers   read a text as JSON, too, if it is a list of numbers. Such tags are common; a sentence that is "[1]" is
-              no list
+    numbers   read a text as JSON, too, if it is a list of numbers. Such tags are common; a sentence
+              that is "[1]" is no list
     """
     if isinstance(cell, str):
         listed = _listed(cell, numbers=numbers)
@@ -36,7 +37,9 @@ def tokens_of(cell: object, name: str, *, numbers: bool = False) -> tuple[str, .
 
 
 def cell_of(tokens: Sequence[str]) -> str:
-    """The text of which `tokens_of` makes these tokens again: spaces between them, or JSON where that would differ."""
+    """The text of which `tokens_of` makes these tokens again: spaces between them,
+    or JSON where that would differ.
+    """
     text = " ".join(tokens)
     plain = text.split() == list(tokens) and _listed(text, numbers=True) is None
     return text if plain else json.dumps(list(tokens), ensure_ascii=False)
@@ -79,7 +82,10 @@ def _checked(values: Iterable[object], name: str) -> tuple[str, ...]:
 
 
 class ListCell(str):
-    """A cell that is a list, as JSON. Fields that have no lists refuse it, unlike a text that looks like one."""
+    """A cell that is a list, as JSON.
+
+    Fields that have no lists refuse it, unlike a text that looks like one.
+    """
 
 
 class WrittenNumber(str):
@@ -87,7 +93,9 @@ class WrittenNumber(str):
 
 
 def cell_text(cell: Any) -> str | None:
-    """The text of a cell from Python, JSON or Parquet, a `ListCell` for a list or an array; None for anything else."""
+    """The text of a cell from Python, JSON or Parquet, a `ListCell` for a list or an array;
+    None for anything else.
+    """
     if isinstance(cell, str | Path) or is_number(cell):
         return str(cell)
     values: Any = cell

@@ -1,10 +1,10 @@
 """Tokenizers: texts as token ids, with the special tokens of the vocabulary.
 
-Those that Regard trains (`train_tokenizer`) are lossless, words excepted: decode(encode(text)) == text, and the name of
-a special token inside a text is ordinary text. Those of other models encode as their own library does: the name of a
-special token inside a text is that token.
-In running text (`for_running_text`), the end token stands for a line break.
-Batches are encoded in threads unless TOKENIZERS_PARALLELISM=false.
+Those that Regard trains (`train_tokenizer`) are lossless, words excepted: decode(encode(text)) ==
+text, and the name of a special token inside a text is ordinary text. Those of other models encode
+as their own library does: the name of a special token inside a text is that token. In running text
+(`for_running_text`), the end token stands for a line break. Batches are encoded in threads unless
+TOKENIZERS_PARALLELISM=false.
 """
 
 import re
@@ -33,8 +33,8 @@ class Tokenizer(Vocabulary):
     inner            the tokenizer. Its post-processor, padding and truncation are not applied
     special_tokens   of a tokenizer of another model; None: `inner` is one that Regard trained
     size             rows of the embedding, where that has more than `inner` has tokens
-    spare            tokens of `inner` after the first `size`, which are encoded as the unknown token: pieces of
-                     Marian's that its vocabulary lacks
+    spare            tokens of `inner` after the first `size`, which are encoded as the unknown
+                     token: pieces of Marian's that its vocabulary lacks
     running          whether the end token stands for a line break
     """
 
@@ -50,27 +50,29 @@ class Tokenizer(Vocabulary):
         spare: int = 0,
         running: bool = False,
     ) -> None:
-        self._inner, self._running, self._trained = inner, running, special_tokens is None
-        self._text: str | None = (
-            None  # that it was read from: written anew, scores may differ in the last digit
-        )
-        self._readable, self._spelled = (
-            dict[int, str](),
-            dict[int, bytes](),
-        )  # of the tokens seen so far
+        self._inner = inner
+        self._running = running
+        self._trained = special_tokens is None
+        # The text that it was read from: written anew, scores may differ in the last digit.
+        self._text: str | None = None
+        # Of the tokens seen so far.
+        self._readable = dict[int, str]()
+        self._spelled = dict[int, bytes]()
         self.special_tokens = DEFAULT_TOKENS if special_tokens is None else special_tokens
         self._spare = spare
         self.size = self._checked_size(size)
         self._spelling = Spelling.of(inner)
         # The pieces of words that were encoded before (`word_pieces.encode_sentences`).
         self.cached_words = dict[str, tuple[int, ...]]()
-        # Whether a text is the bytes of its tokens. Beside an invalid byte, the library drops valid ones of a fallback.
+        # Whether a text is the bytes of its tokens. Beside an invalid byte,
+        # the library drops valid ones of a fallback.
         self._joins = self._trained and (
             self._spelling.fallback or self._spelling.style == "byte level"
         )
         if self._trained:
             if wrong := _foreign_setting(inner, self._spelling):
-                wanted, remedy = "one that Regard trained", "Pass its special_tokens too."
+                wanted = "one that Regard trained"
+                remedy = "Pass its special_tokens too."
                 raise InvalidArgument("tokenizer", wanted=wanted, got=wrong, remedy=remedy)
             self._special = frozenset(range(len(SPECIALS)))
         else:
@@ -85,7 +87,9 @@ class Tokenizer(Vocabulary):
         inner.encode_special_tokens = self._trained  # "</s>" in a text is four characters
 
     def _checked_size(self, size: int | None) -> int:
-        """The size; ids beyond it are refused before the tokenizer is written or used: writing takes memory for all."""
+        """The size; ids beyond it are refused before the tokenizer is written or used:
+        writing takes memory for all.
+        """
         ids = sorted(self._inner.get_vocab().values())
         largest = ids[-1] if ids else -1
         if size is None:
@@ -101,10 +105,8 @@ class Tokenizer(Vocabulary):
             or not isinstance(size, int)
             or not largest - self._spare < size <= LARGEST
         ):
-            wanted, remedy = (
-                f"a number from {largest + 1 - self._spare} to {LARGEST:,}",
-                "Pass the rows of its embedding.",
-            )
+            wanted = f"a number from {largest + 1 - self._spare} to {LARGEST:,}"
+            remedy = "Pass the rows of its embedding."
             raise InvalidArgument("size", wanted=wanted, got=repr(size), remedy=remedy)
         return size
 
@@ -118,10 +120,8 @@ class Tokenizer(Vocabulary):
             check_normalizer(self._inner.normalizer)
             self.special_tokens.check(self.size)
         except ValueError as error:
-            wanted, remedy = (
-                "sound rules, and special tokens of its vocabulary",
-                "Read them from the model's files.",
-            )
+            wanted = "sound rules, and special tokens of its vocabulary"
+            remedy = "Read them from the model's files."
             raise InvalidArgument(
                 "tokenizer", wanted=wanted, got=str(error), remedy=remedy
             ) from None
@@ -132,13 +132,17 @@ class Tokenizer(Vocabulary):
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(str(error)[:200]) from None
-        made = Tokenizer._with_settings(inner, settings) if settings else Tokenizer(inner)
+        if settings:
+            made = Tokenizer._with_settings(inner, settings)
+        else:
+            made = Tokenizer(inner)
         made._text = text
         return made
 
     @staticmethod
     def _with_settings(inner: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> "Tokenizer":
-        size, spare = settings.get("size"), settings.get("spare", 0)
+        size = settings.get("size")
+        spare = settings.get("spare", 0)
         for name, value in {"size": size, "spare": spare}.items():
             if (
                 isinstance(value, bool)
@@ -152,14 +156,18 @@ class Tokenizer(Vocabulary):
         )
 
     def to_json(self) -> str:
-        return self._inner.to_str(pretty=True) if self._text is None else self._text
+        if self._text is None:
+            return self._inner.to_str(pretty=True)
+        return self._text
 
     @property
     def settings(self) -> dict[str, Any]:
         if self._trained:
             return {}
-        spare = {"spare": self._spare} if self._spare else {}
-        return {"special_tokens": self.special_tokens.as_dict(), "size": self.size, **spare}
+        settings = {"special_tokens": self.special_tokens.as_dict(), "size": self.size}
+        if self._spare:
+            settings["spare"] = self._spare
+        return settings
 
     def for_running_text(self) -> "Tokenizer":
         """The same tokenizer for running text, where the end token is the line break."""
@@ -188,7 +196,8 @@ class Tokenizer(Vocabulary):
         """The token ids of many texts, in threads."""
         texts = list(well_formed(texts))
         if self._running:
-            lines, end = [text.split("\n") for text in texts], self.special_tokens.end
+            lines = [text.split("\n") for text in texts]
+            end = self.special_tokens.end
             encoded = iter(self._encode_lines([line for each in lines for line in each]))
             return [
                 [*chain.from_iterable([*next(encoded), end] for _ in each)][:-1] for each in lines
@@ -202,7 +211,9 @@ class Tokenizer(Vocabulary):
             # As transformers does with is_split_into_words=True.
             return self._encode_lines([[word] for word in whole], is_pretokenized=True)
         in_bytes = self._spelling.style == "byte level"
-        return self._encode_lines([f" {word}" for word in whole] if in_bytes else whole)
+        if in_bytes:
+            whole = [f" {word}" for word in whole]
+        return self._encode_lines(whole)
 
     def _encode_lines(
         self, texts: Sequence[str | list[str]], *, is_pretokenized: bool = False
@@ -212,7 +223,8 @@ class Tokenizer(Vocabulary):
                 texts, is_pretokenized=is_pretokenized, add_special_tokens=False
             )
         except Exception as error:  # the library raises nothing narrower
-            wanted, got = "text that the tokenizer has tokens for", str(error)[:200]
+            wanted = "text that the tokenizer has tokens for"
+            got = str(error)[:200]
             raise InvalidArgument(
                 "text", wanted=wanted, got=got, remedy="Leave out what it cannot encode."
             ) from None
@@ -221,22 +233,22 @@ class Tokenizer(Vocabulary):
             unknown = self.special_tokens.unknown
             assert unknown is not None
             return [[i if i < self.size else unknown for i in row] for row in rows]
-        if (
-            self._trained and self._spelling.style == "words"
-        ):  # a special token's name in a text is an unknown word
+        # A special token's name in a text is an unknown word.
+        if self._trained and self._spelling.style == "words":
             return [[i if i not in self._special else UNKNOWN for i in row] for row in rows]
         return rows
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of tokens; special tokens are dropped, invalid UTF-8 becomes U+FFFD.
 
-        In running text, the end token becomes a line break. The unknown token of words that Regard has learned is
-        written as <unk>: the text would be a word shorter without it. A tokenizer of another library drops it, as
-        that library does.
+        In running text, the end token becomes a line break. The unknown token of words that Regard
+        has learned is written as <unk>: the text would be a word shorter without it. A tokenizer of
+        another library drops it, as that library does.
         """
         if self._joins:
             return b"".join(self.spellings(ids)).decode("utf-8", "replace")
-        known, end = self._known(ids), self.special_tokens.end
+        known = self._known(ids)
+        end = self.special_tokens.end
         if self._running and end in known:
             ends = [i for i, token in enumerate(known) if token == end]
             lines = zip([-1, *ends], [*ends, len(known)], strict=True)
@@ -254,18 +266,23 @@ class Tokenizer(Vocabulary):
 
     @property
     def has_unknown(self) -> bool:
-        """Whether texts can have unknown tokens: those that Regard learns have bytes for every text, words excepted."""
+        """Whether texts can have unknown tokens:
+        those that Regard learns have bytes for every text, words excepted.
+        """
         if self.special_tokens.unknown is None:
             return False
         return not self._trained or self._spelling.style == "words"
 
     def count_unknown(self, ids: Iterable[int]) -> int:
         """How many of these tokens are unknown ones."""
-        return sum(i == self.special_tokens.unknown for i in ids) if self.has_unknown else 0
+        if not self.has_unknown:
+            return 0
+        return sum(i == self.special_tokens.unknown for i in ids)
 
     def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
         """Each token in readable form: visible white space, bytes of a partial character in ⟨⟩."""
-        known, readable = self._known(ids), self._readable
+        known = self._known(ids)
+        readable = self._readable
         for i in known:
             if i not in readable:
                 (token,) = self._names([i])
@@ -273,7 +290,9 @@ class Tokenizer(Vocabulary):
         return [readable[i] for i in known]
 
     def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
-        """The bytes of each token, spaces included; empty for special tokens but the line breaks of running text."""
+        """The bytes of each token, spaces included;
+        empty for special tokens but the line breaks of running text.
+        """
         spelled = self._spelled
         if isinstance(ids, list | tuple):
             with suppress(KeyError):  # of a token that was not decoded before
@@ -292,7 +311,9 @@ class Tokenizer(Vocabulary):
         return token.encode() if is_whole else self._spelling.spell(token)
 
     def words(self, ids: Iterable[SupportsInt]) -> list[int]:
-        """The word index of each token, from 0; spaces separate words, and a special token is a word of its own."""
+        """The word index of each token, from 0; spaces separate words,
+        and a special token is a word of its own.
+        """
         known = self._known(ids)
         indices: list[int] = []
         for before, i, spelling in zip([None, *known], known, self.spellings(known), strict=False):
@@ -307,10 +328,8 @@ class Tokenizer(Vocabulary):
     def spans(self, text: str) -> list[tuple[int, int]]:
         """The start and end of each word of a text, as `word_indices` counts them."""
         if self._spelling.separate and not self._trained:
-            encoding, spans = (
-                self._inner.encode(text, add_special_tokens=False),
-                dict[int, tuple[int, int]](),
-            )
+            encoding = self._inner.encode(text, add_special_tokens=False)
+            spans = dict[int, tuple[int, int]]()
             for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
                 if word is not None:
                     spans[word] = spans.get(word, (start, end))[0], end
@@ -321,25 +340,32 @@ class Tokenizer(Vocabulary):
     def word_indices(
         self, ids: Iterable[SupportsInt], *, unknown: bool = False
     ) -> list[int | None]:
-        """The word index of each token in the text of `decode`; None for a token without a character of a word.
+        """The word index of each token in the text of `decode`;
+        None for a token without a character of a word.
 
-        Unlike in `words`, spaces belong to no word and special tokens have no index; with `unknown`, the unknown token
-        has one, as in the text that was encoded.
+        Unlike in `words`, spaces belong to no word and special tokens have no index; with
+        `unknown`, the unknown token has one, as in the text that was encoded.
         """
-        known, indices = self._known(ids), list[int | None]()
-        last, inside = -1, False  # a word
+        known = self._known(ids)
+        indices = list[int | None]()
+        # The last word, and whether the text so far ends inside it.
+        last = -1
+        inside = False
         for i, spelling in zip(known, self.spellings(known), strict=True):
             if unknown and i == self.special_tokens.unknown:
                 spelling = self._spelling.spell("?")
             index: int | None = None
             if self._spelling.separate and spelling.strip():
                 index = last = max(0, last + spelling.startswith(b" "))
-            for byte in b"" if self._spelling.separate else spelling:
+            characters = b"" if self._spelling.separate else spelling
+            for byte in characters:
                 if byte in b" \n\t":
                     inside = False
                     continue
                 last += not inside
-                index, inside = last if index is None else index, True
+                if index is None:
+                    index = last
+                inside = True
             indices.append(index)
         return indices
 
@@ -347,18 +373,19 @@ class Tokenizer(Vocabulary):
         return [self._inner.id_to_token(i) or f"<{i}>" for i in ids]
 
     def _is_whole(self, i: int, token: str) -> bool:
-        """Whether a token is written as it is: a special one, one that was added, or a row that no token uses."""
+        """Whether a token is written as it is: a special one, one that was added,
+        or a row that no token uses.
+        """
         return i in self._special or (
             not self._trained and (token in self._added or not self._inner.id_to_token(i))
         )
 
     def _known(self, ids: Iterable[SupportsInt]) -> list[int]:
-        known, size = list(map(int, ids)), self.size
+        known = list(map(int, ids))
+        size = self.size
         if known and not (min(known) >= 0 and max(known) < size):
-            wanted, wrong = (
-                f"numbers from 0 to {size - 1}",
-                next(i for i in known if not 0 <= i < size),
-            )
+            wanted = f"numbers from 0 to {size - 1}"
+            wrong = next(i for i in known if not 0 <= i < size)
             raise InvalidArgument(
                 "ids", wanted=wanted, got=str(wrong), remedy="Use its own tokenizer."
             )

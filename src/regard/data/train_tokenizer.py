@@ -31,13 +31,13 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer of at most `vocabulary` tokens; `lower` converts texts to lower case."""
     if kind == "pretrained":
-        wanted, remedy = (
-            "a kind of tokenizer to train",
-            "train.init_from brings the tokenizer of a model.",
-        )
+        wanted = "a kind of tokenizer to train"
+        remedy = "train.init_from brings the tokenizer of a model."
         raise InvalidArgument("tokenizer", wanted=wanted, got=repr(kind), remedy=remedy)
     texts = well_formed(texts)
-    inner = _TRAIN[kind](map(lowered, texts) if lower else texts, vocabulary)
+    if lower:
+        texts = map(lowered, texts)
+    inner = _TRAIN[kind](texts, vocabulary)
     if lower:
         inner.normalizer = LOWER
     inner.add_special_tokens(list(SPECIALS))
@@ -45,7 +45,9 @@ def train_tokenizer(
 
 
 def lowered(text: str) -> str:
-    """Lower case as the tokenizer does it, character by character: ΑΣ becomes ασ, where Python gives ας."""
+    """Lower case as the tokenizer does it, character by character: ΑΣ becomes ασ,
+    where Python gives ας.
+    """
     return LOWER.normalize_str(text)
 
 
@@ -68,16 +70,17 @@ def _train_unigram(texts: Iterator[str], vocabulary: int) -> tokenizers.Tokenize
     )
     inner.train_from_iterator(_in_runs(texts), trainer)
     scores = json.loads(inner.to_str())["model"]["vocab"]
-    pieces = [
-        (piece, 0.0 if score is None else score) for piece, score in scores
-    ]  # None: no training text
-    # The trainer sums in no fixed order and spaces unseen bytes 0.0001 apart, in no fixed order, from the lowest score:
-    # without this, equal texts would give tokenizers that differ in the last digits.
+    # Without a training text there is no score.
+    pieces = [(piece, 0.0 if score is None else score) for piece, score in scores]
+    # The trainer sums in no fixed order and spaces unseen bytes 0.0001 apart, in no fixed order,
+    # from the lowest score: without this, equal texts would give tokenizers that differ in the last
+    # digits.
     least = min(score for _, score in pieces)
-    rounded = [
-        (piece, round(least if len(piece) == 1 and score < least + 0.0001 * 257 else score, 6))
-        for piece, score in pieces
-    ]
+    rounded = []
+    for piece, score in pieces:
+        if len(piece) == 1 and score < least + 0.0001 * 257:
+            score = least
+        rounded.append((piece, round(score, 6)))
     rounded.sort(key=lambda item: (-item[1], item[0]))
     return _of_bytes(
         models.Unigram([*((name, 0.0) for name in SPECIALS), *rounded], unk_id=UNKNOWN)
@@ -111,7 +114,9 @@ _TRAIN: dict[TokenizerKind, Callable[[Iterator[str], int], tokenizers.Tokenizer]
 
 
 def _of_bytes(model: models.Model) -> tokenizers.Tokenizer:
-    """A byte-level tokenizer that splits words, numbers and punctuation, each with its leading space."""
+    """A byte-level tokenizer that splits words, numbers and punctuation,
+    each with its leading space.
+    """
     inner = tokenizers.Tokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     inner.decoder = decoders.ByteLevel()

@@ -15,7 +15,9 @@ VocabularyClass = TypeVar("VocabularyClass", bound="Vocabulary")
 
 
 class Vocabulary(ABC):
-    """What a field has learned from the training data, saved as JSON: names by id, or statistics."""
+    """What a field has learned from the training data, saved as JSON: names by id,
+    or statistics.
+    """
 
     file_format: str
     stored_kind: str  # its name in config.json of a checkpoint
@@ -27,7 +29,9 @@ class Vocabulary(ABC):
     def from_json(
         cls: type[VocabularyClass], text: str, settings: Mapping[str, Any] | None = None
     ) -> VocabularyClass:
-        """From the content of a file that `save` wrote, and its `settings`; ValueError if it is not one."""
+        """From the content of a file that `save` wrote, and its `settings`;
+        ValueError if it is not one.
+        """
 
     @abstractmethod
     def to_json(self) -> str:
@@ -35,7 +39,9 @@ class Vocabulary(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is stored beside the file, and makes another vocabulary of it; empty for those that Regard learns."""
+        """What is stored beside the file, and makes another vocabulary of it;
+        empty for those that Regard learns.
+        """
         return {}
 
     @abstractmethod
@@ -71,14 +77,18 @@ class Vocabulary(ABC):
 
 def content_hash(text: str, settings: Mapping[str, Any]) -> str:
     """A hash of a vocabulary's JSON and, where it has any, its settings."""
-    content = [json.loads(text), settings] if settings else json.loads(text)
+    content = json.loads(text)
+    if settings:
+        content = [content, settings]
     return hashlib.sha256(
         json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     ).hexdigest()
 
 
 class Labels(Vocabulary):
-    """Label names and their ids: in alphabetical order, or with `ordered` in the order in which they are given."""
+    """Label names and their ids: in alphabetical order,
+    or with `ordered` in the order in which they are given.
+    """
 
     file_format = "a file of labels"
     stored_kind = "labels"
@@ -116,10 +126,8 @@ class Labels(Vocabulary):
 
     def encode(self, name: str) -> int:
         if name not in self._number:
-            wanted, remedy = (
-                f"one of the {self.size} labels of the training data",
-                nearest(name, self.names),
-            )
+            wanted = f"one of the {self.size} labels of the training data"
+            remedy = nearest(name, self.names)
             raise InvalidArgument("label", wanted=wanted, got=repr(name), remedy=remedy)
         return self._number[name]
 

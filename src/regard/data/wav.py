@@ -1,7 +1,9 @@
-"""WAV files: PCM of 8, 16, 24 and 32 bits and floating point of 32 and 64 bits, any number of channels as their mean.
+"""WAV files: PCM of 8, 16, 24 and 32 bits and floating point of 32 and 64 bits,
+any number of channels as their mean.
 
-A header says how many bytes of samples follow. Nothing is allocated on its word: what it says is first compared with
-the bytes that there are and with a limit. Long files are read piece by piece (`WavFile.samples`).
+A header says how many bytes of samples follow. Nothing is allocated on its word: what it says is
+first compared with the bytes that there are and with a limit. Long files are read piece by piece
+(`WavFile.samples`).
 """
 
 import io
@@ -208,7 +210,9 @@ def write_wav(samples: NDArray[np.floating], rate: int) -> bytes:
 
 
 def _sample_format(name: str, chunk: bytes) -> tuple[int, int, Literal["integer", "float"], int]:
-    """The rate, the channels, and the kind and bits of the numbers, as the chunk 'fmt ' gives them."""
+    """The rate, the channels, and the kind and bits of the numbers,
+    as the chunk 'fmt ' gives them.
+    """
     if len(chunk) < 16:
         raise _damaged(name, f"a chunk 'fmt ' of {len(chunk)} bytes")
     code, channels, rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", chunk[:16])

@@ -1,4 +1,6 @@
-"""Columns of sentences on disk, for models with an output for each word: the words' pieces, and their tags."""
+"""Columns of sentences on disk, for models with an output for each word: the words' pieces,
+and their tags.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +14,9 @@ from numpy.typing import NDArray
 
 from regard.core.sequence import Tokens
 from regard.core.word_tokens import WordTokens
-from regard.data.arrays import (
-    Ids,
-    Indices,
-    TextColumn,
-    TextWriter,
-    memory_map,
-    open_text,
-)
+from regard.data.column_files import TextWriter, open_text
+from regard.data.columns import Ids, Indices, TextColumn
+from regard.data.mapped_arrays import memory_map
 from regard.data.word_pieces import EncodedWords, character_ids
 
 
@@ -166,7 +163,9 @@ def collate_words(rows: Sequence[EncodedWords], *, characters: bool) -> WordToke
 
 
 def word_ends(starts: Indices, counts: Indices, last: Ids) -> Indices:
-    """The index after the last piece of each word: where the next begins, or the sentence's words end."""
+    """The index after the last piece of each word: where the next begins,
+    or the sentence's words end.
+    """
     ends = np.zeros_like(starts)
     ends[:, :-1] = starts[:, 1:]
     rows = np.flatnonzero(counts)

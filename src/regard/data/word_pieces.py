@@ -33,7 +33,9 @@ class EncodedWords:
         return EncodedWords(self.ids[begin:stop], starts, stop - begin, self.words[first:last])
 
     def cut(self, limit: int) -> "EncodedWords":
-        """The beginning, of at most `limit` pieces: whole words, or the first pieces of one that is longer."""
+        """The beginning, of at most `limit` pieces: whole words,
+        or the first pieces of one that is longer.
+        """
         ends = (*self.starts[1:], self.end)
         fitting = sum(end <= limit for end in ends)
         if fitting or not self.starts:
@@ -51,7 +53,8 @@ def encode_sentences(
         known.clear()
         new = list({word for words in sentences for word in words})
     special = tokenizer.special_tokens
-    # A word that the tokenizer's normalizer removes, such as a lone accent, is an unknown one: it has an output, too.
+    # A word that the tokenizer's normalizer removes, such as a lone accent, is an unknown one:
+    # it has an output, too.
     nothing = (special.end if special.unknown is None else special.unknown,)
     for word, pieces in zip(new, tokenizer.encode_words(new), strict=True):
         known[word] = tuple(pieces) or nothing

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from regard.data.arrays import FeatureColumn, ImageColumn, Indices
+from regard.data.columns import FeatureColumn, ImageColumn, Indices
 from regard.data.corpus import Corpus
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, cider_d

@@ -20,7 +20,8 @@ def embed(
 ) -> Float[Tensor, "N W"]:
     """The vector of each encoded input, in float32 on the CPU. See `Predictor.embed`."""
     if not predictor.model.inspectable:
-        wanted, remedy = "one model", "Choose one of its members."
+        wanted = "one model"
+        remedy = "Choose one of its members."
         raise InvalidArgument(
             "model",
             wanted=wanted,
@@ -32,6 +33,6 @@ def embed(
         rows_of_batch = [encoded[row] for row in rows]
         batch = predictor.task.embed(predictor.trained, rows_of_batch).float().cpu()
         vectors.update(zip(rows, batch, strict=True))
-    return (
-        torch.stack([vectors[row] for row in range(len(vectors))]) if vectors else torch.zeros(0, 0)
-    )
+    if not vectors:
+        return torch.zeros(0, 0)
+    return torch.stack([vectors[row] for row in range(len(vectors))])

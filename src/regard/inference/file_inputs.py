@@ -1,4 +1,6 @@
-"""The inputs in a file, as a model reads them: lines, rows of a table, and the files that they name."""
+"""The inputs in a file, as a model reads them: lines, rows of a table,
+and the files that they name.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,10 +29,10 @@ def file_inputs(
 ) -> Iterator[Any]:
     """The inputs of a model in a file, or on stdin.
 
-    A file of the kind that the model reads, such as an image or a .npy file, is one input, and a folder or .zip file of
-    them is several. A sentence of a file with a token a line is one input; files named .txt have a sentence a line,
-    whatever the files of the training had. What a cell of a table names is relative to the table, and what a line names
-    to the working directory.
+    A file of the kind that the model reads, such as an image or a .npy file, is one input, and a
+    folder or .zip file of them is several. A sentence of a file with a token a line is one input;
+    files named .txt have a sentence a line, whatever the files of the training had. What a cell of
+    a table names is relative to the table, and what a line names to the working directory.
     """
     config = predictor.recipe.data
     if config.series is not None and file is not None and text.is_table(file):
@@ -60,7 +62,9 @@ def file_inputs(
 def _rows(
     predictor: "Predictor", path: Path, columns: Sequence[str], errors: text.Errors
 ) -> Iterator[Any]:
-    """Inputs that are no texts, or that have a source that is none: each is checked where it is read."""
+    """Inputs that are no texts, or that have a source that is none:
+    each is checked where it is read.
+    """
     config = predictor.recipe.data
     fields = config.source_fields
     stores = None
@@ -83,7 +87,9 @@ def _rows(
         except InvalidData:
             raise
         except InvalidArgument as error:
-            line = number if stores is None else text.line_of(path, number)
+            line = number
+            if stores is not None:
+                line = text.line_of(path, number)
             raise InvalidData(
                 path, line, wanted=error.wanted, got=error.got, remedy=error.remedy
             ) from None
@@ -100,23 +106,31 @@ def _value(stores: FileStores | None, field: Field, vocabulary: Any, cell: str) 
 
 
 def files_beside(config: DataConfig, table: Path) -> FileStores:
-    """The files that a table of new inputs names: in its folder, wherever those of the training were."""
+    """The files that a table of new inputs names: in its folder,
+    wherever those of the training were.
+    """
     return FileStores(replace(config, files_from=None), str(table))
 
 
 def value_of(field: Field, given: str) -> Any:
     """An input as it is typed: the path of a file where it names one."""
-    return Path(given) if field.names_file(given) and not field.is_file else given
+    if field.names_file(given) and not field.is_file:
+        return Path(given)
+    return given
 
 
 def _named(field: Field, found: Any) -> Any:
     # Models of images have always been given the names of files as texts.
-    return str(found) if field.is_file and isinstance(found, Path) else found
+    if field.is_file and isinstance(found, Path):
+        return str(found)
+    return found
 
 
 def _file_kind(fields: Sequence[Field]) -> FileKind | None:
     """The kind of files that are inputs themselves, of a model with one source."""
-    return fields[0].stored if len(fields) == 1 else None
+    if len(fields) != 1:
+        return None
+    return fields[0].stored
 
 
 def _has_lists(path: Path, fields: Sequence[Field]) -> bool:

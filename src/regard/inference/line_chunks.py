@@ -1,4 +1,6 @@
-"""Lines in chunks, and the outputs of a chunk in the order of its lines: the unit of bulk prediction."""
+"""Lines in chunks, and the outputs of a chunk in the order of its lines:
+the unit of bulk prediction.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,8 @@ class LineChunk(Generic[Line]):
     """Lines that follow each other.
 
     first    the number of the first line, from 1
-    beside   arguments of `Predictor.outputs` with one value for each line: prefixes, required, banned_in
+    beside   arguments of `Predictor.outputs` with one value for each line: prefixes, required,
+             banned_in
     """
 
     first: int
@@ -28,7 +31,9 @@ class LineChunk(Generic[Line]):
 def chunked(
     lists: Iterable[Sequence[Line]], beside: dict[str, Iterator[Any]]
 ) -> Iterator[LineChunk[Line]]:
-    """The lists of lines as chunks, with the values beside them; refused where their numbers differ."""
+    """The lists of lines as chunks, with the values beside them;
+    refused where their numbers differ.
+    """
     first = 1
     for lines in lists:
         values: dict[str, Any] = {
@@ -49,20 +54,24 @@ def chunked(
 def chunk_outputs(
     predictor: Predictor, chunk: LineChunk[Any], options: dict[str, Any]
 ) -> Iterator[list[Output]]:
-    """The outputs of each line, in order, each as soon as those before it are done. An empty line has an empty one."""
+    """The outputs of each line, in order, each as soon as those before it are done.
+
+    An empty line has an empty one.
+    """
     has_source = bool(predictor.recipe.data.source_fields)
     full = [i for i, line in enumerate(chunk.lines) if not (has_source and is_empty(line))]
     values: dict[str, Any] = {name: [each[i] for i in full] for name, each in chunk.beside.items()}
     done: dict[int, list[Output]] = {i: [Output("")] for i in {*range(len(chunk.lines))} - {*full}}
     following = 0  # the next line to yield
-    sources, numbers = [chunk.lines[i] for i in full], [chunk.first + i for i in full]
-    for i, outputs in (
-        predictor.iter_outputs(sources, lines=numbers, **values, **options) if sources else ()
-    ):
-        done[full[i]] = outputs
-        while following in done:
-            yield done.pop(following)
-            following += 1
+    sources = [chunk.lines[i] for i in full]
+    numbers = [chunk.first + i for i in full]
+    if sources:
+        found = predictor.iter_outputs(sources, lines=numbers, **values, **options)
+        for i, outputs in found:
+            done[full[i]] = outputs
+            while following in done:
+                yield done.pop(following)
+                following += 1
     for rest in range(following, len(chunk.lines)):
         yield done.pop(rest)
 

@@ -33,10 +33,13 @@ LARGE = 1_000_000  # numbers up to this are not compared with the weights of a c
 
 
 def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "auto") -> Predictor:
-    """The model of a checkpoint, or the best of a run, ready to predict. Every byte that is read is checked first.
+    """The model of a checkpoint, or the best of a run, ready to predict.
 
-    path     the folder of a checkpoint or of a run; several make an ensemble, which predicts with the mean of their
-             probabilities and the first one's recipe. A model that is already loaded is returned as it is
+    Every byte that is read is checked first.
+
+    path     the folder of a checkpoint or of a run; several make an ensemble, which predicts with
+             the mean of their probabilities and the first one's recipe. A model that is already
+             loaded is returned as it is
     device   "cpu", "cuda", or "auto": a GPU where there is one
 
     Raises `CheckpointRefused` for a checkpoint that is damaged, incomplete or of another model.
@@ -56,10 +59,8 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
         sources, target = read_vocabularies(content, folder, names)
         target = as_running_text(target, recipe.data.context_length)
         check_sizes(config["model"], [tensor.numel() for tensor in weights.values()])
-        with (
-            torch.device("meta"),
-            uninitialized(),
-        ):  # shapes without memory: sizes that the weights do not have are refused here
+        # Shapes without memory: sizes that the weights do not have are refused here.
+        with torch.device("meta"), uninitialized():
             model = build(config["model"])
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         problem = str(error)[:500].rstrip(".") or type(error).__name__
@@ -85,7 +86,9 @@ def _shortlist(
     """The vocabulary shortlist of a checkpoint; refused if it is not one of its vocabularies."""
     if SHORTLIST not in content:
         return None
-    size = 0 if len(sources) != 1 or sources[0] is None else sources[0].size
+    size = 0
+    if len(sources) == 1 and sources[0] is not None:
+        size = sources[0].size
     try:
         return Shortlist.of(store.tensors(content, SHORTLIST, folder), size, target.size)
     except ValueError as error:
@@ -95,7 +98,10 @@ def _shortlist(
 
 
 def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:
-    """The recipe in config.json of a checkpoint. Unknown keys are refused, with the version that wrote them."""
+    """The recipe in config.json of a checkpoint.
+
+    Unknown keys are refused, with the version that wrote them.
+    """
     try:
         return Recipe.of(config["recipe"])
     except InvalidRecipe as error:
@@ -108,7 +114,8 @@ def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:
 def check_sizes(table: Any, weights: Sequence[int], key: str = "model") -> None:
     """Refuse a model's table whose numbers cannot be those of tensors of so many weights each.
 
-    Before anything of that size is made: each layer has a tensor, and a size beyond a million has as many weights.
+    Before anything of that size is made: each layer has a tensor, and a size beyond a million has
+    as many weights.
     """
     if isinstance(table, Mapping):
         for name, value in table.items():
@@ -122,8 +129,9 @@ def check_sizes(table: Any, weights: Sequence[int], key: str = "model") -> None:
         size = len(table)
     elif isinstance(table, int):
         size = table
-    layers = isinstance(table, list) or key.endswith(".layers")
-    limit = len(weights) if layers else max([LARGE, *weights])
+    limit = max([LARGE, *weights])
+    if isinstance(table, list) or key.endswith(".layers"):
+        limit = len(weights)  # each layer has a tensor
     if size > limit:
         raise ValueError(f"{key} = {size} with {len(weights)} tensors of at most {limit} weights")
 
@@ -137,10 +145,10 @@ def pick_device(name: str) -> str:
     if name not in devices:
         wanted = "auto, cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
         remedy = "Use cpu."
-        if name == "gpu":
-            remedy = (
-                "Use cuda." if count else "A GPU is named cuda, but PyTorch finds none: use cpu."
-            )
+        if name == "gpu" and count:
+            remedy = "Use cuda."
+        elif name == "gpu":
+            remedy = "A GPU is named cuda, but PyTorch finds none: use cpu."
         raise InvalidArgument("device", wanted=wanted, got=repr(name), remedy=remedy)
     return name
 
@@ -148,7 +156,9 @@ def pick_device(name: str) -> str:
 def current_device(name: str) -> AbstractContextManager[Any]:
     """Makes a GPU the current one of this thread: kernels are launched there."""
     device = torch.device(pick_device(name))
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    if device.type == "cuda":
+        return torch.cuda.device(device)
+    return nullcontext()
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:
@@ -165,17 +175,16 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
     first = members[0]
     for other in members[1:]:
         if vocabulary_key(other) != vocabulary_key(first):
-            wanted, remedy = (
-                f"the vocabularies of {first.folder}",
-                "Train them on the same prepared data.",
-            )
+            wanted = f"the vocabularies of {first.folder}"
+            remedy = "Train them on the same prepared data."
             raise InvalidArgument(str(other.folder), wanted=wanted, got="others", remedy=remedy)
     return replace(first, model=task_of(models[0]).ensemble(models))
 
 
 def vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:
-    """What two models must have in common to be combined: the hashes of their vocabularies, and running text."""
-    hashes = [
-        None if each is None else each.hash for each in (*predictor.sources, predictor.target)
-    ]
+    """What two models must have in common to be combined: the hashes of their vocabularies,
+    and running text.
+    """
+    vocabularies = (*predictor.sources, predictor.target)
+    hashes = [None if each is None else each.hash for each in vocabularies]
     return predictor.running_text, *hashes

@@ -1,7 +1,8 @@
 """Inline tags: removed from a source text and inserted around the aligned words of its translation.
 
-A text with tags is a subset of HTML: `&lt;` stands for a character, and white space is collapsed. Tags are `<b>`,
-`</b>` and `<br/>`, with any names and attributes; HTML's void elements need no slash.
+A text with tags is a subset of HTML: `&lt;` stands for a character, and white space is collapsed.
+Tags are `<b>`, `</b>` and `<br/>`, with any names and attributes; HTML's void elements need no
+slash.
 """
 
 import html
@@ -42,25 +43,33 @@ class MarkedText:
 
 
 def extract_tags(text: str, name: str = "text") -> MarkedText:
-    """The words and the tags of a text; elements must be properly nested. `name` is the argument, for messages."""
-    plain, at = "", 0  # the text without tags, and how far it is parsed
+    """The words and the tags of a text; elements must be properly nested.
+
+    `name` is the argument, for messages.
+    """
+    # The text without tags, and how far it is parsed.
+    plain = ""
+    at = 0
     runs: list[tuple[int, Path]] = []  # the elements from this character on
     path: Path = ()
     opened: list[tuple[str, str, Path, int]] = []  # opening tag, name, parents, position
     ends: dict[int, int] = {}
     for tag in TAG.finditer(text):
         plain += html.unescape(text[at : tag.start()])
-        at, kind = tag.end(), tag[2]
+        at = tag.end()
+        kind = tag[2]
         if tag[1]:
             if not path or opened[path[-1]][1].lower() != kind.lower():
-                _refuse(name, tag[0], opened[path[-1]][0] if path else None)
+                unclosed = opened[path[-1]][0] if path else None
+                _refuse(name, tag[0], unclosed)
             ends[path[-1]] = len(plain)
             path = path[:-1]
         else:
             opened.append((tag[0], kind, path, len(plain)))
             if tag[0].endswith("/>") or VOID.fullmatch(kind):
                 if re.fullmatch(r"[\w.,;:!?)]", plain[-1:]) and text[at : at + 1].isalnum():
-                    plain += " "  # it separates words, as a line break does
+                    # The element separates words, as a line break does.
+                    plain += " "
             else:
                 path = (*path, len(opened) - 1)
         runs.append((len(plain), path))
@@ -69,27 +78,24 @@ def extract_tags(text: str, name: str = "text") -> MarkedText:
     plain += html.unescape(text[at:])
     words = [word.span() for word in re.finditer(r"\S+", plain)]
     starts = [start for start, _ in words]
-    elements = tuple(
-        Element(
-            opening,
-            f"</{kind}>" if number in ends else None,
-            parents,
-            bisect_left(starts, start),
-            bisect_left(starts, ends.get(number, start)),
-            plain[start : start + 1].strip() != "" and plain[start - 1 : start].strip() == "",
-        )
-        for number, (opening, kind, parents, start) in enumerate(opened)
-    )
+    elements = []
+    for number, (opening, kind, parents, start) in enumerate(opened):
+        closing = f"</{kind}>" if number in ends else None
+        first = bisect_left(starts, start)
+        last = bisect_left(starts, ends.get(number, start))
+        precedes_word = plain[start : start + 1].strip() != ""
+        follows_space = plain[start - 1 : start].strip() == ""
+        attaches_right = follows_space and precedes_word
+        elements.append(Element(opening, closing, parents, first, last, attaches_right))
     text = " ".join(plain[start:end] for start, end in words)
-    return MarkedText(text, tuple(_path(word, runs, len(plain)) for word in words), elements)
+    paths = tuple(_path(word, runs, len(plain)) for word in words)
+    return MarkedText(text, paths, tuple(elements))
 
 
 def _refuse(name: str, got: str, opened: str | None) -> None:
-    wanted = (
-        "a tag that opens, before one that closes"
-        if opened is None
-        else f"{opened} to be closed first"
-    )
+    wanted = "a tag that opens, before one that closes"
+    if opened is not None:
+        wanted = f"{opened} to be closed first"
     raise InvalidArgument(name, wanted=wanted, got=got, remedy="Close elements in reverse order.")
 
 
@@ -112,9 +118,9 @@ def insert_tags(
     spans     the characters of each word of the output
     origins   the source word that each is aligned with
 
-    A word gets the elements of its origin; one without an origin those that both its neighbors have, so an element
-    whose words were separated occurs twice. An element without aligned words, and one without content, is put beside
-    the word aligned with the nearest source word.
+    A word gets the elements of its origin; one without an origin those that both its neighbors
+    have, so an element whose words were separated occurs twice. An element without aligned words,
+    and one without content, is put beside the word aligned with the nearest source word.
     """
     paths = _filled([None if origin is None else marked.paths[origin] for origin in origins])
     present = {element for path in paths for element in path}
@@ -123,12 +129,18 @@ def insert_tags(
     parents = {element.parents[-1] for element in marked.elements if element.parents}
     for number, element in enumerate(marked.elements):
         if element.closing is not None and (number in present or number in parents):
-            continue  # shown by its words or its children
-        path = element.parents if element.closing is None else (*element.parents, number)
+            # Its words or its children show it.
+            continue
+        path = element.parents
+        text = ""
+        if element.closing is None:
+            text = element.opening
+        else:
+            path = (*path, number)
         highest = next((one for one in (*element.parents, number) if one not in present), number)
         word, follows = _beside(marked, highest, origins)
-        text = element.opening if element.closing is None else ""
-        (after if follows else before).setdefault(word, []).append((path, text))
+        beside = after if follows else before
+        beside.setdefault(word, []).append((path, text))
     writer = _Writer(marked.elements)
     end = 0
     for word, (start, stop) in enumerate(spans):
@@ -137,8 +149,9 @@ def insert_tags(
         for path, text in (*before.get(word, ()), own, *after.get(word, ())):
             writer.add(path, text)
         end = stop
-    for path, text in () if spans else after.get(-1, ()):
-        writer.add(path, text)
+    if not spans:
+        for path, text in after.get(-1, ()):
+            writer.add(path, text)
     writer.close(0)
     return "".join(writer.parts) + output[end:]
 
@@ -157,7 +170,8 @@ def _filled(paths: Sequence[Path | None]) -> list[Path]:
 
 def _beside(marked: MarkedText, number: int, origins: Sequence[int | None]) -> tuple[int, bool]:
     """The word of the output to put an element beside (-1: there is none), and whether after it."""
-    element, inside = marked.elements[number], marked.elements[number].parents[-1:]
+    element = marked.elements[number]
+    inside = marked.elements[number].parents[-1:]
     aligned: dict[int, list[int]] = {}  # the words of the output by source word
     for word, origin in enumerate(origins):
         if origin is not None and set(inside) <= set(marked.paths[origin]):
@@ -180,7 +194,8 @@ class _Writer:
 
     def __init__(self, elements: Sequence[Element]) -> None:
         self.elements = elements
-        self.gap = ""  # white space before the next word, outside of elements that end before it or begin with it
+        # White space before the next word, outside of elements that end before it or begin with it.
+        self.gap = ""
         self.parts: list[str] = []
         self.path: Path = ()
 
@@ -191,7 +206,8 @@ class _Writer:
             *(self.elements[one].opening for one in path[len(self.path) :]),
             text,
         ]
-        self.path, self.gap = path, ""
+        self.path = path
+        self.gap = ""
 
     def close(self, kept: int) -> None:
         """Close all elements but the outermost `kept`."""

@@ -53,16 +53,19 @@ UNSTREAMABLE = {"beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage
 
 @dataclass(frozen=True, repr=False)
 class Predictor:
-    """A model with its vocabularies, ready to predict: what `regard.load` and `regard.train` return.
+    """A model with its vocabularies, ready to predict:
+    what `regard.load` and `regard.train` return.
 
     model       the module, on its device and in evaluation mode
-    recipe      the recipe that it was trained with; the options of its [decode] table are the defaults of all methods
+    recipe      the recipe that it was trained with; the options of its [decode] table are the
+                defaults of all methods
     sources     the vocabulary of each source: None for images
     target      the vocabulary of the target, or the labels of a classifier
     folder      of its checkpoint, if it has one
     shortlist   the vocabulary shortlist of its checkpoint, if it has one (`regard.shortlist`)
 
-    Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100, ...).
+    Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100,
+    ...).
     """
 
     model: Model
@@ -77,8 +80,12 @@ class Predictor:
 
     @property
     def source(self) -> VocabularyType | None:
-        """The vocabulary of its one source; None for images, for language models and for several sources."""
-        return self.sources[0] if len(self.sources) == 1 else None
+        """The vocabulary of its one source; None for images,
+        for language models and for several sources.
+        """
+        if len(self.sources) != 1:
+            return None
+        return self.sources[0]
 
     def __repr__(self) -> str:
         parameters = sum(weight.numel() for weight in self.model.parameters())
@@ -92,10 +99,13 @@ class Predictor:
 
     @property
     def image_size(self) -> int | None:
-        """Pixels a side of the images that the model reads as its one source; None for other models."""
+        """Pixels a side of the images that the model reads as its one source;
+        None for other models.
+        """
         field = self.recipe.data.source
-        resizing = None if field is None else field.resizing
-        return None if resizing is None else resizing[0]
+        if field is None or field.resizing is None:
+            return None
+        return field.resizing[0]
 
     @cached_property
     def inputs(self) -> InputEncoder:
@@ -103,8 +113,10 @@ class Predictor:
             slides = self.running_text and self.task.searches
             field = self.recipe.data.target
             return SourceInput(self.model, field, self.target, has_limit=not slides)
-        fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
-        if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
+        fields = self.recipe.data.source_fields
+        encoders = source_encoders(self.model.encoder)
+        # An ensemble passes all sources to each member.
+        if len(encoders) != len(fields):
             encoders *= len(fields)
         pairs_elsewhere = (
             len(fields) == 1
@@ -118,7 +130,9 @@ class Predictor:
         )
         if self.recipe.data.join_sources:
             return JoinedInput(parts)
-        return parts[0] if len(parts) == 1 else MultiSourceInput(parts)
+        if len(parts) == 1:
+            return parts[0]
+        return MultiSourceInput(parts)
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -147,10 +161,12 @@ class Predictor:
         return replace(self, recipe=replace(self.recipe, decode=self.decode_config(options)))
 
     def predict(self, texts: Iterable[InputValue], **options: Any) -> list[str]:
-        """The best output for each text, in order: a text or a label; from a language model, the continuation.
+        """The best output for each text, in order: a text or a label; from a language model,
+        the continuation.
 
-        texts      one input each. A model of images takes their paths, or uint8 arrays (height, width, 3); one of
-                   several sources takes a tuple for each example, or a text with a tab between the sources
+        texts      one input each. A model of images takes their paths, or uint8 arrays (height,
+                   width, 3); one of several sources takes a tuple for each example, or a text with
+                   a tab between the sources
         options    keys of [decode], and the arguments of `iter_outputs`
         """
         return [best[0].text for best in self.outputs(texts, **{"tokens": False, **options})]
@@ -182,35 +198,44 @@ class Predictor:
         tokens: bool = True,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
-        """The index of each text and its outputs, best first, in the order in which they are finished.
+        """The index of each text and its outputs, best first,
+        in the order in which they are finished.
 
         prefixes    how each output begins
         banned      phrases that no output contains
         required    for each text, phrases that its outputs contain
         banned_in   for each text, phrases that its outputs do not contain
         scores      give log-probabilities also where the search needs none
-        truncate    drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
-        skip_too_long   give such a text an empty output that says why, instead of refusing all texts
+        truncate    drop the end of a text of more than `max_source_length` tokens, which is refused
+                    otherwise
+        skip_too_long   give such a text an empty output that says why, instead of refusing all
+                        texts
         attention   give each output its cross-attention weights
-        lines       line numbers of the texts in their file, from 1: for messages, and for the draws of sampling
-        edits       changes of the model's attention and tokens (`regard.interpret.edits`), alike for each text; texts
-                    are then searched one by one
+        lines       line numbers of the texts in their file, from 1: for messages, and for the draws
+                    of sampling
+        edits       changes of the model's attention and tokens (`regard.interpret.edits`), alike
+                    for each text; texts are then searched one by one
         trace       records the beam search for a single text: every candidate of each step
-        workers     threads that search at once, each in its own batches, on a CPU; the outputs are the same
-                    [default: as many as PyTorch has threads, where compiled code runs the decoder]
-        tokens      give each output its tokens and their ids; without them, outputs of many texts are made faster
+        workers     threads that search at once, each in its own batches, on a CPU; the outputs are
+                    the same [default: as many as PyTorch has threads, where compiled code runs the
+                    decoder]
+        tokens      give each output its tokens and their ids; without them, outputs of many texts
+                    are made faster
         """
-        config, pipeline = self.decode_config(options), self.pipeline
+        config = self.decode_config(options)
+        pipeline = self.pipeline
         whole = self.inputs.encode(self.inputs.check("texts", texts))
         limit = config.max_source_length
         skips = skip_too_long and not truncate
-        skipped = self.inputs.too_long(whole, limit, lines) if skips else {}
+        skipped = {}
+        if skips:
+            skipped = self.inputs.too_long(whole, limit, lines)
         kept = [index for index in range(len(whole)) if index not in skipped]
+        kept_lines = None
+        if lines is not None:
+            kept_lines = [lines[index] for index in kept]
         encoded, long = self.inputs.truncate(
-            [whole[index] for index in kept],
-            limit,
-            truncate=truncate,
-            lines=None if lines is None else [lines[index] for index in kept],
+            [whole[index] for index in kept], limit, truncate=truncate, lines=kept_lines
         )
         if trace is not None and (len(encoded) != 1 or config.beam_size == 1 or config.sample):
             got = f"{len(encoded)} texts, beam_size = {config.beam_size}"
@@ -307,16 +332,18 @@ class Predictor:
         prefix     how the output begins
         banned     phrases that it does not contain
         required   phrases that it contains
-        truncate   drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
+        truncate   drop the end of a text of more than `max_source_length` tokens, which is refused
+                   otherwise
         line       number of the text in its list, from 1: draws of sampling depend on it
         options    keys of [decode]
 
-        The pieces joined are what `predict` gives without a beam; with sampling, what it gives for a text at this line
-        of a list.
+        The pieces joined are what `predict` gives without a beam; with sampling, what it gives for
+        a text at this line of a list.
         """
         for name, only in UNSTREAMABLE.items():
             if options.get(name) not in (None, only):
-                wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
+                wanted = f"{only:g} in a stream"
+                remedy = "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
         config = self.decode_config({**options, **UNSTREAMABLE})
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate)
@@ -332,7 +359,8 @@ class Predictor:
         *,
         batch_tokens: int | None = None,
     ) -> list[SequenceScore]:
-        """The log-probability of the target of each text: an output or a label; for a language model, of the text.
+        """The log-probability of the target of each text: an output or a label;
+        for a language model, of the text.
 
         texts          one input each, as in `predict`
         targets        as many outputs or labels; None for a language model
@@ -341,12 +369,20 @@ class Predictor:
         texts = self.inputs.check("texts", texts)
         language_model = not self.recipe.data.source_fields
         if (targets is None) != language_model:
-            wanted = "one for each text" if targets is None else "none for a model without a source"
-            remedy = "Give sources and targets to a model that has both, texts alone to a language model."
-            raise InvalidArgument(
-                "targets", wanted=wanted, got="none" if targets is None else "some", remedy=remedy
+            wanted = "none for a model without a source"
+            got = "some"
+            if targets is None:
+                wanted = "one for each text"
+                got = "none"
+            remedy = (
+                "Give sources and targets to a model that has both, "
+                "texts alone to a language model."
             )
-        targets = texts if targets is None else check_list("targets", targets, len(texts))
+            raise InvalidArgument("targets", wanted=wanted, got=got, remedy=remedy)
+        if targets is None:
+            targets = texts
+        else:
+            targets = check_list("targets", targets, len(texts))
         encoded = [] if language_model else self.inputs.encode(texts)
         with evaluating(self.model):
             return self.pipeline.score(
@@ -363,14 +399,17 @@ class Predictor:
         max_source_length: int | None = None,
         batch_tokens: int | None = None,
     ) -> Float[Tensor, "N W"]:
-        """A vector for each text, (texts, dim) in float32 on the CPU; it does not depend on the other texts.
+        """A vector for each text, (texts, dim) in float32 on the CPU;
+        it does not depend on the other texts.
 
-        It is the mean of the encoder's states; of a classifier, the vector from which it predicts the label; of an
-        encoder-decoder without attention, the one vector that its decoder reads, as of an autoencoder; of a language
-        model, the mean of its decoder's last hidden states, that after the start token among them.
+        It is the mean of the encoder's states; of a classifier, the vector from which it predicts
+        the label; of an encoder-decoder without attention, the one vector that its decoder reads,
+        as of an autoencoder; of a language model, the mean of its decoder's last hidden states,
+        that after the start token among them.
 
         texts               one input each, as in `predict`
-        truncate            drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
+        truncate            drop the end of a text of more than `max_source_length` tokens, which is
+                            refused otherwise
         max_source_length   default: that of the recipe's [decode]
         batch_tokens        tokens that are encoded together at most
         """
@@ -384,7 +423,8 @@ class Predictor:
     def encode(
         self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
     ) -> tuple[list[int], Source | None]:
-        """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
+        """The token ids of a text, none for a label or an image;
+        and the encoder's input as a batch of one.
 
         text       one input, as in `predict`
         truncate   drop the end of a text that is too long, which is refused otherwise
@@ -393,10 +433,13 @@ class Predictor:
 
         The batch is None for a language model.
         """
-        lines, config = None if line is None else [line], self.decode_config(options)
+        lines = None if line is None else [line]
+        config = self.decode_config(options)
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate, lines=lines)
         ids = encoded[0] if isinstance(encoded[0], list) else []
-        return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
+        if not self.recipe.data.source_fields:
+            return ids, None
+        return ids, self.inputs.collate(encoded)
 
     def encode_inputs(
         self,
@@ -424,10 +467,13 @@ class Predictor:
         """The recipe's [decode] with these options; None stands for the recipe's own value."""
         chosen = {key: value for key, value in options.items() if value is not None}
         if chosen.get("sample"):
-            chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
-        elif "sample" in chosen:  # also where the recipe samples
+            # Sampling has no beam, also where the recipe has one.
+            chosen = {"beam_size": 1, **chosen}
+        elif "sample" in chosen:
+            # No sampling, also where the recipe samples.
             chosen = {**dict.fromkeys(("top_k", "top_p", "min_p", "typical_p")), **chosen}
-        if not self.task.searches and not self.task.has_beam:  # outputs are ranked without a beam
+        if not self.task.searches and not self.task.has_beam:
+            # Outputs are ranked without a beam.
             chosen["beam_size"] = chosen.get("num_hypotheses", self.recipe.decode.num_hypotheses)
         own = asdict(self.recipe.decode)
         if "threshold" in chosen:

@@ -1,8 +1,10 @@
-"""Bulk prediction with Ray Data (https://docs.ray.io): chunks of lines, answered by replicas of a model on a cluster.
+"""Bulk prediction with Ray Data (https://docs.ray.io): chunks of lines,
+answered by replicas of a model on a cluster.
 
-A row of the data set is a chunk of lines with the number of its first line. Replicas answer chunks in any order, and
-the chunk of one that dies is computed again: the numbers give the outputs their order, and as random draws depend on
-the seed and the line's number, a chunk has the same outputs each time.
+A row of the data set is a chunk of lines with the number of its first line. Replicas answer chunks
+in any order, and the chunk of one that dies is computed again: the numbers give the outputs their
+order, and as random draws depend on the seed and the line's number, a chunk has the same outputs
+each time.
 """
 
 import json
@@ -41,7 +43,8 @@ def predict_chunks(
     """Each line with its outputs, in order.
 
     folder     of a checkpoint, which every node of the cluster can read
-    replicas   of the model; None: one for each GPU of the cluster, or for each processor without any
+    replicas   of the model; None: one for each GPU of the cluster, or for each processor without
+               any
     """
     with _cluster() as ray:
         import pyarrow
@@ -91,7 +94,9 @@ class Attempts:
 
 
 class Replica:
-    """A model in a process of Ray's, loaded once. Errors are a part of the answer, so that the first line's is told.
+    """A model in a process of Ray's, loaded once.
+
+    Errors are a part of the answer, so that the first line's is told.
 
     attempts   the handle of an `Attempts`; None: a chunk is tried without end
     """
@@ -99,7 +104,9 @@ class Replica:
     def __init__(
         self, folder: str, device: str, options: dict[str, Any], attempts: Any = None
     ) -> None:
-        self.options, self.attempts, self.refused = options, attempts, ""
+        self.options = options
+        self.attempts = attempts
+        self.refused = ""
         try:
             self.predictor = load(folder, device=device)
         except RegardError as error:
@@ -126,18 +133,20 @@ class Replica:
         import ray
 
         if self.attempts is not None and not ray.get(self.attempts.begin.remote(chunk.first)):
-            lines, got = (
-                f"{chunk.first} to {chunk.first + len(chunk.lines) - 1}",
-                "only replicas that were killed",
-            )
+            lines = f"{chunk.first} to {chunk.first + len(chunk.lines) - 1}"
+            got = "only replicas that were killed"
             raise RegardError(
-                f"lines {lines}: wanted outputs; got {got}. Do they need more memory? See Ray's log."
+                f"lines {lines}: wanted outputs; got {got}. Do they "
+                "need more memory? See Ray's log."
             )
 
 
 def _in_order(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, list[Output]]]:
-    """The lines of all chunks with their outputs, in order; the error of the first line that has one."""
-    waiting, following = dict[int, tuple[str, str]](), 1
+    """The lines of all chunks with their outputs, in order;
+    the error of the first line that has one.
+    """
+    waiting = dict[int, tuple[str, str]]()
+    following = 1
     for row in rows:
         waiting[row["id"]] = row["chunk"], row["answer"]
         while following in waiting:
@@ -156,10 +165,8 @@ def _in_order(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, list[Output
 def _encoded(chunk: LineChunk[Any]) -> str:
     for line in chunk.lines:
         if not isinstance(line, str):
-            wanted, remedy = (
-                "texts or paths with the engine ray",
-                "Unpack zip files, where all nodes can read them.",
-            )
+            wanted = "texts or paths with the engine ray"
+            remedy = "Unpack zip files, where all nodes can read them."
             raise InvalidArgument("lines", wanted=wanted, got=str(line), remedy=remedy)
     return json.dumps(vars(chunk))
 
@@ -167,20 +174,18 @@ def _encoded(chunk: LineChunk[Any]) -> str:
 def _encoded_outputs(answers: Iterable[list[Output]]) -> str:
     def table(output: Output) -> dict[str, Any]:
         weights = output.attention
-        numbers = (
-            None
-            if weights is None
-            else {"shape": weights.shape, "values": weights.flatten().tolist()}
-        )
+        numbers = None
+        if weights is not None:
+            numbers = {"shape": weights.shape, "values": weights.flatten().tolist()}
         return {**vars(output), "attention": numbers}
 
     return json.dumps({"outputs": [[table(each) for each in outputs] for outputs in answers]})
 
 
 def _decoded_output(table: dict[str, Any]) -> Output:
-    values: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in table.items()
-    }
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
     if (weights := values["attention"]) is not None:
         values["attention"] = torch.tensor(weights["values"]).reshape(weights["shape"])
     return Output(**values)
@@ -198,9 +203,8 @@ def _encoded_error(error: RegardError) -> str:
 def _decoded_error(table: dict[str, Any]) -> RegardError:
     if table["parts"]:
         return InvalidArgument(**table["parts"])
-    error = (CheckpointRefused if table["code"] == CheckpointRefused.exit_code else RegardError)(
-        table["message"]
-    )
+    kind = CheckpointRefused if table["code"] == CheckpointRefused.exit_code else RegardError
+    error = kind(table["message"])
     error.exit_code = table["code"]
     return error
 
@@ -210,7 +214,8 @@ def _decoded_error(table: dict[str, Any]) -> RegardError:
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Ray, connected: to the cluster of this process, of $RAY_ADDRESS or of this machine, else to one that is started.
+    """Ray, connected: to the cluster of this process, of $RAY_ADDRESS or of this machine,
+    else to one that is started.
 
     What was connected or started here ends here.
     """
@@ -228,10 +233,8 @@ def _cluster() -> Iterator[Any]:
     try:  # log_to_driver would print what replicas print into the outputs
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        wanted, got = (
-            "the address of a Ray cluster",
-            f"{os.environ.get('RAY_ADDRESS', '')!r}: {error}",
-        )
+        wanted = "the address of a Ray cluster"
+        got = f"{os.environ.get('RAY_ADDRESS', '')!r}: {error}"
         raise InvalidArgument(
             "RAY_ADDRESS", wanted=wanted, got=got, remedy="Start it: ray start --head."
         ) from None
@@ -258,4 +261,5 @@ def _resources(ray: Any, device: str) -> tuple[str, int]:
     if chosen not in ("cpu", "cuda") or (chosen == "cuda" and not gpus):
         wanted = "auto, cpu, or cuda where the Ray cluster has a GPU"
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
-    return chosen, max(1, gpus if chosen == "cuda" else cpus)
+    replicas = gpus if chosen == "cuda" else cpus
+    return chosen, max(1, replicas)

@@ -20,7 +20,9 @@ CHUNK = 1024  # lines at once: enough to batch those of similar length
 def score_lines(
     predictor: "Predictor", examples: Iterable[tuple[Any, ...]], batch_tokens: int | None = None
 ) -> Iterator[SequenceScore]:
-    """Scores of (source, target) pairs, or of (text,) for a language model, in order and in chunks of lines."""
+    """Scores of (source, target) pairs, or of (text,) for a language model,
+    in order and in chunks of lines.
+    """
     examples = iter(examples)
     while chunk := list(islice(examples, CHUNK)):
         columns = list(zip(*chunk, strict=True))
@@ -31,12 +33,16 @@ def score_lines(
 def pairs(
     predictor: "Predictor", files: Sequence[Path], chosen: Sequence[str] = ()
 ) -> Iterator[tuple[Any, ...]]:
-    """Sources (several with tabs between them) and targets: of parallel files, of a table, or of the columns of stdin.
+    """Sources (several with tabs between them) and targets: of parallel files, of a table,
+    or of the columns of stdin.
 
-    The columns of stdin are separated by tabs. A language model has texts alone. `chosen` are columns of tables.
+    The columns of stdin are separated by tabs. A language model has texts alone. `chosen` are
+    columns of tables.
     """
-    config, vocabularies = predictor.recipe.data, (*predictor.sources, predictor.target)
-    names, columns = list(config.fields), config.table_columns(chosen)
+    config = predictor.recipe.data
+    vocabularies = (*predictor.sources, predictor.target)
+    names = list(config.fields)
+    columns = config.table_columns(chosen)
     tokens = len(files) == 1 and config.is_token_file(files[0])
     if tokens:
         columns = config.token_columns(files[0], chosen)
@@ -44,29 +50,24 @@ def pairs(
     elif len(files) == 1 and is_table(files[0]):
         rows = table_rows(files[0], columns)
     elif files and len(files) != len(names):
-        wanted = (
-            f"{len(names)} files, of {' and '.join(names)}, or a table"
-            if len(names) > 1
-            else "a file of texts"
-        )
+        wanted = "a file of texts"
+        if len(names) > 1:
+            wanted = f"{len(names)} files, of {' and '.join(names)}, or a table"
         raise InvalidArgument(
             "files", wanted=wanted, got=str(len(files)), remedy="Or none, for stdin."
         )
     elif files:
         rows = parallel(files, columns=[[column] for column in columns])
     else:
-        rows = (
-            tuple(line.split("\t") if len(names) > 1 else [line]) for line in lines("/dev/stdin")
-        )
-    # What a cell of a table names is relative to it, and what a line names to the working directory.
+        rows = map(_columns if len(names) > 1 else _only_column, lines("/dev/stdin"))
+    # What a cell of a table names is relative to it,
+    # and what a line names to the working directory.
     in_table = len(files) == 1 and not tokens and is_table(files[0])
     stores = files_beside(config, files[0]) if in_table else None
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
-            wanted, remedy = (
-                f"{' and '.join(names)}, separated by tabs",
-                f"Or give {len(names)} files.",
-            )
+            wanted = f"{' and '.join(names)}, separated by tabs"
+            remedy = f"Or give {len(names)} files."
             raise InvalidArgument(
                 f"line {number}", wanted=wanted, got=f"{len(row)} columns", remedy=remedy
             )
@@ -92,7 +93,18 @@ def pairs(
                     file, line, wanted=error.wanted, got=error.got, remedy=error.remedy
                 ) from None
         *given, target = values
-        yield (_joined(given), target) if given else (target,)
+        if given:
+            yield _joined(given), target
+        else:
+            yield (target,)
+
+
+def _columns(line: str) -> tuple[str, ...]:
+    return tuple(line.split("\t"))
+
+
+def _only_column(line: str) -> tuple[str, ...]:
+    return (line,)
 
 
 def _joined(sources: Sequence[Any]) -> Any:
@@ -100,4 +112,6 @@ def _joined(sources: Sequence[Any]) -> Any:
     if len(sources) == 1:
         return sources[0]
     are_texts = all(isinstance(each, str) for each in sources)
-    return "\t".join(sources) if are_texts else tuple(sources)
+    if are_texts:
+        return "\t".join(sources)
+    return tuple(sources)

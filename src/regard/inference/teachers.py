@@ -1,4 +1,6 @@
-"""Load the teachers of knowledge distillation, and refuse those that do not predict what the student learns."""
+"""Load the teachers of knowledge distillation,
+and refuse those that do not predict what the student learns.
+"""
 
 from collections.abc import Iterator
 
@@ -26,7 +28,8 @@ def load_teachers(recipe: Recipe, data: Prepared, device: str) -> Distillation |
 
 def _problems(teacher: Predictor, recipe: Recipe, data: Prepared) -> Iterator[Problem]:
     """What keeps a model from predicting the targets of a batch of these data."""
-    own, other = recipe.data, teacher.recipe.data
+    own = recipe.data
+    other = teacher.recipe.data
     if teacher.recipe.task.name != recipe.task.name:
         got = f"{teacher.folder}, which gives {teacher.recipe.task.gives}"
         yield Problem("teachers", f"models that give {recipe.task.gives}", got, "Leave it out.")
@@ -71,9 +74,13 @@ def _hash(vocabulary: VocabularyType | None) -> str | None:
 
 
 def _named(vocabulary: VocabularyType | None) -> str:
-    return "none" if vocabulary is None else f"{vocabulary.size:,} entries ({vocabulary.hash[:8]})"
+    if vocabulary is None:
+        return "none"
+    return f"{vocabulary.size:,} entries ({vocabulary.hash[:8]})"
 
 
 def _fields(recipe: Recipe) -> str:
     names = " and ".join(f"data.{name}" for name in recipe.data.fields)
-    return names + (" of running text" if recipe.data.context_length is not None else "")
+    if recipe.data.context_length is not None:
+        names += " of running text"
+    return names

@@ -1,9 +1,10 @@
 """Transcripts of audio of any length, by a model with a CTC head, in windows that overlap.
 
-A window is encoded as if it were a recording. Of the overlap with the window before it, one half is taken from each, so
-that every position has some audio on both sides. What is taken is one sequence of positions, of which the most likely
-path becomes text, as that of a recording that is read at once. Memory depends on the window alone. The text is that of
-the whole recording wherever the encoder's states depend on less audio than half of the overlap.
+A window is encoded as if it were a recording. Of the overlap with the window before it, one half is
+taken from each, so that every position has some audio on both sides. What is taken is one sequence
+of positions, of which the most likely path becomes text, as that of a recording that is read at
+once. Memory depends on the window alone. The text is that of the whole recording wherever the
+encoder's states depend on less audio than half of the overlap.
 """
 
 from collections.abc import Iterable, Iterator
@@ -78,10 +79,12 @@ class SampleBuffer:
 
 @dataclass(frozen=True)
 class Windows:
-    """How long audio is cut, in vectors; all of these are multiples of the stride of the encoder's input.
+    """How long audio is cut, in vectors;
+    all of these are multiples of the stride of the encoder's input.
 
     length   of a window
-    margin   at either side of a window where another one follows or precedes, whose positions are not taken
+    margin   at either side of a window where another one follows or precedes, whose positions are
+             not taken
     stride   vectors from one position of the encoder to the next
     """
 
@@ -151,8 +154,13 @@ class TranscriptStream:
             if last <= first or not buffer.length:
                 return
             path = self._path(recording, first, last)
-            begin = 0 if not first else windows.margin // windows.stride
-            end = len(path) if is_last else (windows.length - windows.margin) // windows.stride
+            # Of the overlap with its neighbors, a window gives the half that is nearer to it.
+            begin = 0
+            if first:
+                begin = windows.margin // windows.stride
+            end = len(path)
+            if not is_last:
+                end = (windows.length - windows.margin) // windows.stride
             for place in range(begin, end):
                 token = path[place]
                 if token not in (before, self.blank):
@@ -190,16 +198,24 @@ class TranscriptStream:
 
 
 def speech_source(predictor: Predictor) -> tuple[Field, LogMelConfig]:
-    """The source of a model that reads recordings, and their features; refused where it transcribes none."""
+    """The source of a model that reads recordings, and their features;
+    refused where it transcribes none.
+    """
     fields = predictor.recipe.data.source_fields
-    features = getattr(fields[0], "features", None) if len(fields) == 1 else None
+    features = None
+    if len(fields) == 1:
+        features = getattr(fields[0], "features", None)
     head = getattr(predictor.model, "head", None)
     if features is None or not isinstance(head, CtcHead):
         raise InvalidArgument(
             "model",
-            wanted="one with [model.head] kind = 'ctc' that reads recordings ([data.source.features])",
+            wanted=(
+                "one with [model.head] kind = 'ctc' that reads recordings ([data.source.features])"
+            ),
             got=f"one that gives {predictor.task.gives}",
-            remedy="`regard predict` takes recordings of any model, up to decode.max_source_length.",
+            remedy=(
+                "`regard predict` takes recordings of any model, up to decode.max_source_length."
+            ),
         )
     if not predictor.model.inspectable:
         raise InvalidArgument(

@@ -1,4 +1,6 @@
-"""Attention over queries, keys and values: the entry through which every model attends, padded or packed."""
+"""Attention over queries, keys and values: the entry through which every model attends,
+padded or packed.
+"""
 
 from math import prod, sqrt
 
@@ -38,19 +40,23 @@ def attend(
     dropout: float = 0.0,
     source: nn.Module | None = None,
 ) -> Tensor:
-    """Attention: for each query the mean of the values, weighted by the softmax of the scores of query and keys.
+    """Attention: for each query the mean of the values,
+    weighted by the softmax of the scores of query and keys.
 
-    query (..., N, D), key (..., M, D) and value (..., M, E) give (..., N, E). Leading axes broadcast.
+    query (..., N, D), key (..., M, D) and value (..., M, E) give (..., N, E). Leading axes
+    broadcast.
 
     score     score of a query and a key; None is the scaled dot product
     mask      boolean, True = may attend, broadcastable to (..., N, M)
     causal    mask keys after the query's position; the last query is aligned with the last key
-    window    attend to so many keys before and after the query's position: one number, or a pair (None: no limit)
+    window    attend to so many keys before and after the query's position: one number, or a pair
+              (None: no limit)
     bias      added to the scores: a tensor that broadcasts to (..., N, M), or a `DistanceBias`
     dropout   probability of dropping a weight; pass 0.0 outside training
     source    the module that attends, recorded in captured calls
 
-    A query that may attend to nothing gives zeros and zero gradient. Memory grows with N + M, never with N × M.
+    A query that may attend to nothing gives zeros and zero gradient. Memory grows with N + M, never
+    with N × M.
 
     >>> import regard, torch
     >>> query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 4)
@@ -85,9 +91,12 @@ def attention_weights(
     value   does not matter; if given, it is checked as in `attend`
     rows    which queries: an index, indices or a slice; None: all. Memory grows with the selection
     heads   likewise, of the axis before the queries
-    lse     (..., N), the log-sum-exp of each row, where it is known; the weights then carry no gradient
+    lse     (..., N), the log-sum-exp of each row, where it is known; the weights then carry no
+            gradient
     """
-    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    tensors = {"query": query, "key": key}
+    if value is not None:
+        tensors["value"] = value
     spec, lead, _ = _spec(tensors, score, mask, causal, window, bias)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
         return capture.weights(spec, lead, rows, heads, _fold_lse(lse, spec, lead))
@@ -107,7 +116,8 @@ def attention_summary(
     on: Tensor | None = None,
     lse: Tensor | None = None,
 ) -> Summary:
-    """Entropy, mean distance, the largest weights and the mass on some keys, for every row of weights.
+    """Entropy, mean distance, the largest weights and the mass on some keys,
+    for every row of weights.
 
     query, key, score, mask, causal, window, bias   as of `attend`
     top   how many of the largest weights
@@ -133,9 +143,8 @@ def self_attend(
     scaled                 divide the scores by √W
     mask, causal, window   as of `attend`
     """
-    return attend(
-        x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window
-    )
+    score = ScaledDot() if scaled else Dot()
+    return attend(x, x, x, score=score, mask=mask, causal=causal, window=window)
 
 
 def attend_spec(
@@ -145,7 +154,8 @@ def attend_spec(
     source: nn.Module | None,
     lead: tuple[int, ...],
 ) -> Tensor:
-    """Attention (B, H, N, E) by the first kernel that supports the call; interceptors may change it, captures get it.
+    """Attention (B, H, N, E) by the first kernel that supports the call;
+    interceptors may change it, captures get it.
 
     `lead` are the caller's batch axes, heads last, which the spec folds into (batch, heads).
     """
@@ -164,26 +174,30 @@ def attention_result(spec: AttentionSpec, value: Tensor) -> AttentionResult:
 
 
 def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> AttentionKernel:
-    if (
-        torch.compiler.is_exporting()
-    ):  # in plain operations, which every backend of torch.export knows
+    if torch.compiler.is_exporting():
+        # Plain operations, which every backend of torch.export knows.
         return reference
     return next(kernel for kernel in KERNELS if kernel.supports(spec, value, dropout))
 
 
 def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tensor:
-    """As `attend_spec`, for packed sequences. Captures and interceptors get the call as it would be padded."""
+    """As `attend_spec`, for packed sequences.
+
+    Captures and interceptors get the call as it would be padded.
+    """
     out = varlen.attend(packed)
     if capture.capturing() or capture.intercepted():
         spec, value = packed.padded()
         with torch.no_grad():
             lse = attention_result(spec, value).lse
-        padded = packed.offsets.pad(out.unflatten(1, (packed.layout.heads, -1))).transpose(1, 2)  # type: ignore[no-untyped-call]
+        by_head = out.unflatten(1, (packed.layout.heads, -1))  # type: ignore[no-untyped-call]
+        padded = packed.offsets.pad(by_head).transpose(1, 2)  # (B, H, N, D)
         spec, value, replaced, lse = capture.intercept(
             source, AttentionResult(spec, value, padded, lse)
         )
         capture.publish(source, spec, lse, tuple(spec.query.shape[:2]), value)
-        out = out if replaced is padded else packed.pack(replaced)
+        if replaced is not padded:
+            out = packed.pack(replaced)
     return out
 
 
@@ -207,10 +221,14 @@ def _spec(
     window: Window | None,
     bias: Bias | None,
 ) -> tuple[AttentionSpec, tuple[int, ...], Tensor | None]:
-    """The spec of a query, a key and perhaps a value; the leading axes that all broadcast to; the folded value."""
+    """The spec of a query, a key and perhaps a value; the leading axes that all broadcast to;
+    the folded value.
+    """
     tensors = _autocast(tensors)
     _check_tensors(tensors)
-    query, key, value = tensors["query"], tensors["key"], tensors.get("value")
+    query = tensors["query"]
+    key = tensors["key"]
+    value = tensors.get("value")
     score_function: ScoreFunction
     if score is None:
         score_function = DotScoreFunction(1 / sqrt(max(1, query.shape[-1])))
@@ -219,12 +237,13 @@ def _spec(
         remedy = "Make one: regard.Dot() and not regard.Dot or 'dot'."
         raise InvalidArgument("score", wanted=wanted, got=repr(score), remedy=remedy)
     else:
-        dtype = query.dtype  # the projections of a score may be wider
-        query, key = score.queries(query).to(dtype), score.keys(key).to(dtype)
+        # The projections of a score may have a wider type.
+        dtype = query.dtype
+        query = score.queries(query).to(dtype)
+        key = score.keys(key).to(dtype)
         score_function = score.score_function(query.shape[-1])
-    lead = _lead(
-        tensors | {"query": query, "key": key}
-    )  # a score with heads may have added an axis
+    # A score with heads may have added an axis.
+    lead = _lead(tensors | {"query": query, "key": key})
     if query.shape[-1] != key.shape[-1]:
         name = "ScaledDot" if score is None else type(score).__name__
         got = f"dim {key.shape[-1]} in shape {tuple(key.shape)}"
@@ -236,47 +255,60 @@ def _spec(
         )
     heads = 1 if score_function.weight is None else len(score_function.weight)
     assert heads in (1, *lead[-1:])  # checked by the score
-    folding = (
-        (1, *lead) if len(lead) == 1 and heads > 1 else lead
-    )  # a single axis is the batch unless there are heads
+    # A single axis is the batch unless there are heads.
+    folding = lead
+    if len(lead) == 1 and heads > 1:
+        folding = (1, *lead)
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
         check_mask(mask, shape, query.device)
         mask = _fold(mask, folding)
+    if query.shape[:-2] != lead:
+        query = query.expand(*lead, -1, -1)
+    if bias is not None:
+        bias = fold_bias(bias, shape, query, folding)
     spec = AttentionSpec(
         score_function=score_function,
-        query=_fold_batch(
-            query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding
-        ),
+        query=_fold_batch(query, folding),
         key=_fold_batch(key, folding),
         visible=attention_mask(mask, causal, window),
-        bias=None if bias is None else fold_bias(bias, shape, query, folding),
+        bias=bias,
     )
-    return spec, lead, None if value is None else _fold_batch(value, folding)
+    if value is not None:
+        value = _fold_batch(value, folding)
+    return spec, lead, value
 
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """Leading axes folded into (batch, heads): the last of two or more is heads. Broadcast axes stay of size one."""
+    """Leading axes folded into (batch, heads): the last of two or more is heads.
+
+    Broadcast axes stay of size one.
+    """
     if tensor.dim() == 4 and len(lead) == 2:
         return tensor
     axes = (*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
     if len(lead) < 2:
         return tensor.reshape(prod(axes[:-2]), 1, *axes[-2:])  # (B, 1, …)
-    batch = (1,) * (len(lead) - 1) if prod(axes[: len(lead) - 1]) == 1 else lead[:-1]
-    return (
-        tensor.reshape(axes).expand(*batch, *axes[-3:]).reshape(prod(batch), *axes[-3:])
-    )  # (B, H, …)
+    batch = lead[:-1]
+    if prod(axes[: len(lead) - 1]) == 1:
+        batch = (1,) * (len(lead) - 1)
+    expanded = tensor.reshape(axes).expand(*batch, *axes[-3:])
+    return expanded.reshape(prod(batch), *axes[-3:])  # (B, H, …)
 
 
 def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     """As `_fold`, with the batch axis expanded."""
     folded = _fold(tensor, lead)
     batch = prod(lead) if len(lead) < 2 else prod(lead[:-1])
-    return folded if folded.shape[0] == batch else folded.expand(batch, *folded.shape[1:])
+    if folded.shape[0] == batch:
+        return folded
+    return folded.expand(batch, *folded.shape[1:])
 
 
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[int, ...]) -> Bias:
-    """The bias in the query's dtype with leading axes folded, or InvalidArgument unless it broadcasts to `shape`."""
+    """The bias in the query's dtype with leading axes folded,
+    or InvalidArgument unless it broadcasts to `shape`.
+    """
     values = bias_values(bias)
     if (
         not isinstance(values, Tensor)
@@ -290,10 +322,16 @@ def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[
         )
     values = values.to(query.dtype)
     by_distance = isinstance(bias, DistanceBias)
-    target = (*shape[:-2], shape[-2] + shape[-1] - 1) if by_distance else shape
+    target = shape
+    if by_distance:
+        target = (*shape[:-2], shape[-2] + shape[-1] - 1)
     if not _broadcasts(values, target) or (by_distance and values.shape[-1:] != target[-1:]):
-        wanted, got = f"a shape that broadcasts to {target}", str(tuple(values.shape))
-        remedy = "The last axes are queries and keys; a DistanceBias has one number for each of N + M - 1 distances."
+        wanted = f"a shape that broadcasts to {target}"
+        got = str(tuple(values.shape))
+        remedy = (
+            "The last axes are queries and keys; "
+            "a DistanceBias has one number for each of N + M - 1 distances."
+        )
         raise InvalidArgument("bias", wanted=wanted, got=got, remedy=remedy)
     if isinstance(bias, DistanceBias):
         return with_values(bias, _fold(values[..., None, :], folding)[:, :, 0])
@@ -304,7 +342,8 @@ def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) ->
     if lse is None:
         return None
     if lse.shape != (*lead, spec.n):
-        wanted, got = f"one number per query, shape {(*lead, spec.n)}", str(tuple(lse.shape))
+        wanted = f"one number per query, shape {(*lead, spec.n)}"
+        got = str(tuple(lse.shape))
         raise InvalidArgument(
             "lse", wanted=wanted, got=got, remedy="Leave it out and it is computed."
         )
@@ -312,7 +351,10 @@ def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) ->
 
 
 def _autocast(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Cast as torch.autocast does for PyTorch's own attention. What is not a floating-point tensor is refused later."""
+    """Cast as torch.autocast does for PyTorch's own attention.
+
+    What is not a floating-point tensor is refused later.
+    """
     if not all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors.values()):
         return tensors
     device = tensors["query"].device.type
@@ -323,33 +365,29 @@ def _autocast(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_tensors(tensors: dict[str, Tensor]) -> None:
-    """Refuse anything but floating-point tensors (..., positions, dim) of the query's dtype and device."""
+    """Refuse anything but floating-point tensors (..., positions, dim) of the query's dtype
+    and device.
+    """
     first = tensors["query"]
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
-            got = (
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-                if isinstance(tensor, Tensor)
-                else repr(tensor)
-            )
+            got = repr(tensor)
+            if isinstance(tensor, Tensor):
+                got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             remedy = "Embed tokens first; give a single vector as x[None]."
             raise InvalidArgument(
                 name, wanted="a floating-point tensor (..., positions, dim)", got=got, remedy=remedy
             )
         if tensor.dtype != first.dtype or tensor.device != first.device:
-            wanted, remedy = (
-                f"{first.dtype} on {first.device}, as the query",
-                "Move or convert it with .to(query).",
-            )
+            wanted = f"{first.dtype} on {first.device}, as the query"
+            remedy = "Move or convert it with .to(query)."
             raise InvalidArgument(
                 name, wanted=wanted, got=f"{tensor.dtype} on {tensor.device}", remedy=remedy
             )
     keys, values = (tensors.get(name, tensors["key"]).shape for name in ("key", "value"))
     if keys[-2] != values[-2]:
-        got, remedy = (
-            f"{values[-2]} in shape {tuple(values)}",
-            "Keys and values come in pairs, from the same sequence.",
-        )
+        got = f"{values[-2]} in shape {tuple(values)}"
+        remedy = "Keys and values come in pairs, from the same sequence."
         raise InvalidArgument(
             "value", wanted=f"one value per key, {keys[-2]} of them", got=got, remedy=remedy
         )
@@ -371,7 +409,8 @@ def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
 
 def check_dropout(dropout: float) -> None:
     if not 0 <= dropout < 1:
-        wanted, remedy = "a probability p, 0 ≤ p < 1", "0.0 drops nothing."
+        wanted = "a probability p, 0 ≤ p < 1"
+        remedy = "0.0 drops nothing."
         raise InvalidArgument("dropout", wanted=wanted, got=str(dropout), remedy=remedy)
 
 
@@ -392,7 +431,10 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> No
         )
     if not _broadcasts(mask, shape):
         wanted = f"a shape that broadcasts to {shape}: batch axes, queries, keys"
-        remedy = "A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads."
+        remedy = (
+            "A padding mask (batch, keys) goes in as mask[:, None, :], "
+            "or mask[:, None, None, :] with heads."
+        )
         raise InvalidArgument("mask", wanted=wanted, got=str(tuple(mask.shape)), remedy=remedy)
 
 

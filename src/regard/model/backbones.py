@@ -1,7 +1,8 @@
 """CNN backbones with ImageNet weights: images to a feature map.
 
-Batch norm always uses its stored statistics, in training as well, so that images of a batch do not affect each other.
-It is then a scale and a shift per channel, folded into the convolution before it; both can still be trained.
+Batch norm always uses its stored statistics, in training as well, so that images of a batch do not
+affect each other. It is then a scale and a shift per channel, folded into the convolution before
+it; both can still be trained.
 
 Names and shapes of weights are those of the published files, which `model/pretrained.py` reads.
 """
@@ -50,10 +51,8 @@ class FrozenBatchNorm(nn.Module):
     def __init__(self, channels: int, *, epsilon: float) -> None:
         super().__init__()
         self.epsilon = epsilon
-        self.weight, self.bias = (
-            nn.Parameter(torch.ones(channels)),
-            nn.Parameter(torch.zeros(channels)),
-        )
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
@@ -65,7 +64,9 @@ class FrozenBatchNorm(nn.Module):
 
 
 class ColorTransform(nn.Module):
-    """From pixels in [-1, 1] to the normalisation a network was trained with, in channels-last layout."""
+    """From pixels in [-1, 1] to the normalisation a network was trained with,
+    in channels-last layout.
+    """
 
     scale: Tensor
     shift: Tensor
@@ -82,24 +83,29 @@ class ColorTransform(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution, projection, with a residual (https://arxiv.org/abs/1801.04381)."""
+    """Expansion, depthwise convolution, projection,
+    with a residual (https://arxiv.org/abs/1801.04381).
+    """
 
     def __init__(
         self, inputs: int, outputs: int, *, kernel: int, stride: int, expansion: int
     ) -> None:
         super().__init__()
         inner = inputs * expansion
-        self.expands, self.skips = expansion > 1, stride == 1 and inputs == outputs
+        self.expands = expansion > 1
+        self.skips = stride == 1 and inputs == outputs
         if self.expands:
-            self.expand_conv, self.bn0 = _conv(inputs, inner), _norm(inner)
-        self.depthwise_conv, self.bn1 = (
-            _conv(inner, inner, kernel, stride, groups=inner),
-            _norm(inner),
-        )
-        self.project_conv, self.bn2 = _conv(inner, outputs), _norm(outputs)
+            self.expand_conv = _conv(inputs, inner)
+            self.bn0 = _norm(inner)
+        self.depthwise_conv = _conv(inner, inner, kernel, stride, groups=inner)
+        self.bn1 = _norm(inner)
+        self.project_conv = _conv(inner, outputs)
+        self.bn2 = _norm(outputs)
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
-        y: Tensor = _relu6(self.bn0(self.expand_conv, x)) if self.expands else x
+        y: Tensor = x
+        if self.expands:
+            y = _relu6(self.bn0(self.expand_conv, x))
         y = _relu6(self.bn1(self.depthwise_conv, _same(self.depthwise_conv, y)))
         y = self.bn2(self.project_conv, y)
         return x + y if self.skips else y
@@ -121,15 +127,18 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, stride: int = 32) -> None:
         super().__init__()
-        self.color_transform = ColorTransform(
-            (127.5 / 128,) * 3, (0.5 / 128,) * 3
-        )  # (bytes - 127) / 128
-        self.conv_stem, self.bn0 = _conv(3, 32, 3, 2), _norm(32)
-        self.dim, self.has_head = 32, stride == 32
+        # (bytes - 127) / 128
+        self.color_transform = ColorTransform((127.5 / 128,) * 3, (0.5 / 128,) * 3)
+        self.conv_stem = _conv(3, 32, 3, 2)
+        self.bn0 = _norm(32)
+        self.dim = 32
+        self.has_head = stride == 32
         blocks: list[nn.Module] = []
-        for channels, count, kernel, first in self.STAGES if self.has_head else self.STAGES[:5]:
+        stages = self.STAGES if self.has_head else self.STAGES[:5]
+        for channels, count, kernel, first in stages:
             for number in range(count):
-                step, expansion = 1 if number else first, 6 if blocks else 1
+                step = 1 if number else first
+                expansion = 6 if blocks else 1
                 blocks.append(
                     InvertedResidual(
                         self.dim, channels, kernel=kernel, stride=step, expansion=expansion
@@ -138,14 +147,17 @@ class EfficientNetLite0(nn.Module):
                 self.dim = channels
         self.blocks = nn.ModuleList(blocks)
         if self.has_head:
-            self.conv_head, self.bn1 = _conv(self.dim, 1280), _norm(1280)
+            self.conv_head = _conv(self.dim, 1280)
+            self.bn1 = _norm(1280)
             self.dim = 1280
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
         x = _relu6(self.bn0(self.conv_stem, _same(self.conv_stem, self.color_transform(images))))
         for block in self.blocks:
             x = block(x)
-        return _relu6(self.bn1(self.conv_head, x)) if self.has_head else x
+        if not self.has_head:
+            return x
+        return _relu6(self.bn1(self.conv_head, x))
 
 
 class ResidualBlock(nn.Module):
@@ -163,9 +175,9 @@ class ResidualBlock(nn.Module):
         if bottleneck:
             self.conv3, self.bn3 = _conv_norm(*sizes[2])
         downsamples = stride > 1 or inputs != outputs
-        self.downsample = (
-            nn.ModuleList(_conv_norm(inputs, outputs, 1, stride)) if downsamples else None
-        )
+        self.downsample = None
+        if downsamples:
+            self.downsample = nn.ModuleList(_conv_norm(inputs, outputs, 1, stride))
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
         y = self.bn2(self.conv2, F.relu_(self.bn1(self.conv1, x)))
@@ -178,9 +190,13 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet (https://arxiv.org/abs/1512.03385), with the stride in the 3 × 3 convolution as in torchvision."""
+    """ResNet (https://arxiv.org/abs/1512.03385),
+    with the stride in the 3 × 3 convolution as in torchvision.
+    """
 
-    MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels in [0, 1]
+    # The mean and the standard deviation of ImageNet's pixels in [0, 1].
+    MEAN = (0.485, 0.456, 0.406)
+    DEVIATION = (0.229, 0.224, 0.225)
 
     def __init__(self, blocks: tuple[int, ...], *, bottleneck: bool, stride: int = 32) -> None:
         super().__init__()
@@ -192,7 +208,10 @@ class ResNet(nn.Module):
         self.dim = 64
         self.layers = len(blocks) if stride == 32 else len(blocks) - 1
         for number, count in enumerate(blocks[: self.layers]):
-            channels, first = 64 * 2**number * (4 if bottleneck else 1), 1 if number == 0 else 2
+            channels = 64 * 2**number
+            if bottleneck:
+                channels *= 4
+            first = 1 if number == 0 else 2
             layer = [ResidualBlock(self.dim, channels, stride=first, bottleneck=bottleneck)]
             layer += [
                 ResidualBlock(channels, channels, stride=1, bottleneck=bottleneck)
@@ -217,11 +236,8 @@ def backbone(kind: BackboneKind, stride: int = 32) -> Backbone:
     """The network of this name with random weights; `dim` is the number of its channels."""
     if kind == "efficientnet-lite0":
         return EfficientNetLite0(stride)
-    return ResNet(
-        (2, 2, 2, 2) if kind == "resnet18" else (3, 4, 6, 3),
-        bottleneck=kind == "resnet50",
-        stride=stride,
-    )
+    blocks = (2, 2, 2, 2) if kind == "resnet18" else (3, 4, 6, 3)
+    return ResNet(blocks, bottleneck=kind == "resnet50", stride=stride)
 
 
 def _conv(
@@ -245,12 +261,14 @@ def _norm(channels: int) -> FrozenBatchNorm:
 
 
 def _relu6(x: Tensor) -> Tensor:
-    return F.hardtanh_(x, 0.0, 6.0)  # in place: the backward does not need the input
+    # In place: the backward pass does not need the input.
+    return F.hardtanh_(x, 0.0, 6.0)
 
 
 def _same(conv: nn.Conv2d, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C y x"]:
     """The input padded as by TensorFlow's SAME with a stride, the odd pixel at the end."""
-    kernel, stride = conv.kernel_size[0], conv.stride[0]
+    kernel = conv.kernel_size[0]
+    stride = conv.stride[0]
     if stride == 1:
         return x
     rows, columns = (

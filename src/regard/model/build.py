@@ -41,7 +41,8 @@ from regard.model.pooling import (
     LastPoolConfig,
     MeanPool,
 )
-from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_decoder_config import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import (
     Classifier,
@@ -82,11 +83,13 @@ Made = TypeVar("Made", covariant=True)
 class PartKind(Generic[ConfigType, Made]):
     """A kind of part: its configuration and what makes the module from it.
 
-    module   the class of what it makes, where that is a function; its attributes say what it supports
+    module   the class of what it makes, where that is a function; its attributes say what it
+             supports
 
-    Encoders of tokens and labels are made from (config, embedding), encoders of images from (config); decoders from
-    (config, embedding, projection, memory_dim or None); pools from (config, memory_dim); heads from (config,
-    memory_dim, number of outputs); input modules from (config, size of the source, dim).
+    Encoders of tokens and labels are made from (config, embedding), encoders of images from
+    (config); decoders from (config, embedding, projection, memory_dim or None); pools from (config,
+    memory_dim); heads from (config, memory_dim, number of outputs); input modules from (config,
+    size of the source, dim).
     """
 
     config: type[ConfigType]
@@ -176,9 +179,12 @@ def build(model: ModelConfig | Mapping[str, Any]) -> Model:
 
 
 def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig | list[Problem]:
-    """The configuration that a model table describes, or everything that is wrong with it. Nothing is built.
+    """The configuration that a model table describes, or everything that is wrong with it.
 
-    sized   whether the table must give the sizes of its vocabularies; False in a recipe, where the data give them
+    Nothing is built.
+
+    sized   whether the table must give the sizes of its vocabularies; False in a recipe, where the
+            data give them
     """
     problems = unknown_keys(table, KEYS, "model")
     encoders, inputs = _encoders(table, problems)
@@ -224,17 +230,17 @@ def _encoders(
     model: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[tuple[Part[EncoderConfig], ...], tuple[Part[InputConfig], ...]]:
     """The encoder, or one for each source, and what stands before each."""
-    tables, names = [model.get("encoder")], ["encoder"]
+    tables = [model.get("encoder")]
+    names = ["encoder"]
     if "encoders" in model:
         several = model["encoders"]
         if not isinstance(several, list | tuple) or len(several) < 2 or "encoder" in model:
-            wanted, remedy = (
-                "two or more tables, and no encoder beside them",
-                "Write [[model.encoders]] for each.",
-            )
+            wanted = "two or more tables, and no encoder beside them"
+            remedy = "Write [[model.encoders]] for each."
             problems.append(Problem("model.encoders", wanted, repr(several)[:80], remedy))
             return (), ()
-        tables, names = list(several), [f"encoders.{i}" for i in range(1, len(several) + 1)]
+        tables = list(several)
+        names = [f"encoders.{i}" for i in range(1, len(several) + 1)]
     encoders: list[Part[EncoderConfig]] = []
     inputs: list[Part[InputConfig]] = []
     for name, table in zip(names, tables, strict=True):
@@ -262,7 +268,9 @@ def _encoders(
 def _part(
     role: str, kinds: Registry[PartKind[ConfigType, Made]], table: Any, problems: list[Problem]
 ) -> Part[ConfigType] | None:
-    """One part by kind; None where there is none, or where something is wrong, which is added to the problems."""
+    """One part by kind; None where there is none, or where something is wrong,
+    which is added to the problems.
+    """
     if table is None:
         return None
     if not isinstance(table, Mapping) or "kind" not in table:
@@ -289,7 +297,9 @@ def _part(
 
 def kind_table(given: Any) -> Any:
     """The table of a part: one without keys may be written as its kind alone, head = "mlm"."""
-    return {"kind": given} if isinstance(given, str) else given
+    if isinstance(given, str):
+        return {"kind": given}
+    return given
 
 
 def _assemble(model: ModelConfig) -> Model:
@@ -322,7 +332,8 @@ def _without_task(model: ModelConfig) -> Model:
     if model.decoder is not None and model.gives_tokens:
         assert options.vocab_size is not None
         target = make_embedding(options.vocab_size, model.decoder.config.states_dim)
-    encoders, embeddings = list[Encoder](), list[Embedding]()
+    encoders = list[Encoder]()
+    embeddings = list[Embedding]()
     for part, module, size in zip(model.encoders, model.inputs, model.source_sizes(), strict=True):
         config = part.config
         make = ENCODERS[part.kind].make
@@ -336,7 +347,9 @@ def _without_task(model: ModelConfig) -> Model:
             make_input = INPUTS[module.kind].make
             encoders.append(make(config, make_input(module.config, size, config.states_dim)))
             continue
-        shared = target if options.tie_embeddings == "all" and module.kind == "tokens" else None
+        shared = None
+        if options.tie_embeddings == "all" and module.kind == "tokens":
+            shared = target
         embeddings.append(shared or make_embedding(size, config.states_dim))
         encoders.append(make(config, embeddings[-1]))
     encoder = encoders[0] if encoders else None

@@ -1,9 +1,11 @@
-"""Capture attention: every attention call of a block of code, with its exact weights computed on request.
+"""Capture attention: every attention call of a block of code,
+with its exact weights computed on request.
 
-Capturing changes no kernel and no bit of the output. An `AttentionCall` holds references to the kernel's inputs and to
-the log-sum-exp it returned; weights are recomputed from these for the rows and heads asked for. While nothing is
-captured, the cost is one check of a boolean per call. `intercepting` is the counterpart that does change outputs, for
-edits of attention, head ablation, and gradients with respect to attention weights; captures show its result.
+Capturing changes no kernel and no bit of the output. An `AttentionCall` holds references to the
+kernel's inputs and to the log-sum-exp it returned; weights are recomputed from these for the rows
+and heads asked for. While nothing is captured, the cost is one check of a boolean per call.
+`intercepting` is the counterpart that does change outputs, for edits of attention, head ablation,
+and gradients with respect to attention weights; captures show its result.
 """
 
 import sys
@@ -34,13 +36,15 @@ class AttentionCall:
     """One captured attention call. Its weights are those before dropout.
 
     source   the module that attended, if it was given
-    spec     score function, queries, keys, mask and bias, with all batch axes folded into (batch, heads)
+    spec     score function, queries, keys, mask and bias, with all batch axes folded into (batch,
+             heads)
     lse      (batch, heads, N), the log-sum-exp of each row
     lead     the caller's batch axes, heads last
     value    the values; None where they were not kept
 
-    It references the tensors of the call without copying them: compute weights before any of these tensors is changed
-    in place (an optimizer step changes the parameters of an additive score, for example).
+    It references the tensors of the call without copying them: compute weights before any of these
+    tensors is changed in place (an optimizer step changes the parameters of an additive score, for
+    example).
     """
 
     source: nn.Module | None
@@ -51,12 +55,16 @@ class AttentionCall:
 
     @torch.no_grad()
     def weights(self, *, rows: Pick = None, heads: Pick = None) -> Tensor:
-        """Exact weights (*lead, rows, keys) of the given rows and heads; memory is linear in the selection."""
+        """Exact weights (*lead, rows, keys) of the given rows and heads;
+        memory is linear in the selection.
+        """
         return weights(self.spec, self.lead, rows, heads, self.lse)
 
     @torch.no_grad()
     def summary(self, *, top: int = 16, on: Tensor | None = None) -> Summary:
-        """Per row: entropy, mean distance, the `top` largest weights, and the weight of the keys `on`; streamed."""
+        """Per row: entropy, mean distance, the `top` largest weights,
+        and the weight of the keys `on`; streamed.
+        """
         return summary(self.spec, self.lead, top, on, self.lse)
 
 
@@ -70,11 +78,11 @@ class AttentionResult(NamedTuple):
 
 
 CaptureCallback = Callable[[AttentionCall], object]
-Interceptor = Callable[
-    [nn.Module | None, AttentionResult], AttentionResult
-]  # of a module: the result to use instead
+# Called for each module with its result; returns the result to use instead.
+Interceptor = Callable[[nn.Module | None, AttentionResult], AttentionResult]
 MemoryCallback = Callable[["Memory"], object]
-# Of the queries of a call, each sequence's, where they are hypotheses at one position and not the first N positions.
+# Of the queries of a call, each sequence's,
+# where they are hypotheses at one position and not the first N positions.
 QueryPosition = int | Int[Tensor, " B"]
 
 _position: ContextVar[QueryPosition | None] = ContextVar("regard_query_position", default=None)
@@ -86,7 +94,8 @@ _memory_callbacks: ContextVar[tuple[MemoryCallback, ...]] = ContextVar(
     "regard_memory_callbacks", default=()
 )
 
-# Process-wide flags, checked before the context variables: torch.compile can trace a boolean, not a context variable.
+# Process-wide flags, checked before the context variables: torch.compile can trace a boolean,
+# not a context variable.
 _capturing = _intercepting = _observing = False
 _capture_blocks = _intercept_blocks = _observe_blocks = 0
 _counting = Lock()
@@ -94,10 +103,12 @@ _counting = Lock()
 
 @contextmanager
 def capture_attention(callback: CaptureCallback | None = None) -> Iterator[list[AttentionCall]]:
-    """Capture every attention call made inside the block, in this thread (or task) only. Captures nest.
+    """Capture every attention call made inside the block, in this thread (or task) only.
 
-    Yields the list of calls, in order. With a `callback`, each call is passed to it instead and the list stays empty,
-    so that the tensors of a call can be released as soon as the callback returns.
+    Captures nest.
+
+    Yields the list of calls, in order. With a `callback`, each call is passed to it instead and the
+    list stays empty, so that the tensors of a call can be released as soon as the callback returns.
 
     >>> import regard, torch
     >>> x = torch.randn(2, 5, 8)
@@ -107,9 +118,8 @@ def capture_attention(callback: CaptureCallback | None = None) -> Iterator[list[
     torch.Size([2, 1, 5])
     """
     global _publisher
-    if (
-        "torch._dynamo" in sys.modules
-    ):  # nothing is compiled before it is imported, and importing it takes seconds
+    # Nothing is compiled before torch._dynamo is imported, and importing it takes seconds.
+    if "torch._dynamo" in sys.modules:
         _publisher = torch.compiler.disable(_publish)  # type: ignore[no-untyped-call]
     calls: list[AttentionCall] = []
     token = _callbacks.set((*_callbacks.get(), callback or calls.append))
@@ -123,7 +133,9 @@ def capture_attention(callback: CaptureCallback | None = None) -> Iterator[list[
 
 @contextmanager
 def intercepting(interceptor: Interceptor) -> Iterator[None]:
-    """Replace the output of every attention call inside the block, in this thread (or task) only."""
+    """Replace the output of every attention call inside the block,
+    in this thread (or task) only.
+    """
     global _replacer
     if "torch._dynamo" in sys.modules:
         _replacer = torch.compiler.disable(_replace)  # type: ignore[no-untyped-call]
@@ -138,7 +150,8 @@ def intercepting(interceptor: Interceptor) -> Iterator[None]:
 
 @contextmanager
 def observing_memory(callback: MemoryCallback) -> Iterator[None]:
-    """Pass the memory of every encoder that runs inside the block, in this thread (or task) only, to the callback.
+    """Pass the memory of every encoder that runs inside the block, in this thread (or task) only,
+    to the callback.
 
     A forward hook of the encoder would also be called for the inputs of other threads.
     """
@@ -186,7 +199,9 @@ def capturing() -> bool:
 
 
 def intercepted() -> bool:
-    """Whether attention is intercepted in any thread: whether every call must go through `attend_spec`."""
+    """Whether attention is intercepted in any thread:
+    whether every call must go through `attend_spec`.
+    """
     return _intercepting
 
 
@@ -212,7 +227,9 @@ def intercepting_here() -> bool:
 
 @contextmanager
 def at_position(position: QueryPosition) -> Iterator[None]:
-    """State the position of the queries of all calls inside the block, for interceptors: a step of a decoder."""
+    """State the position of the queries of all calls inside the block, for interceptors:
+    a step of a decoder.
+    """
     token = _position.set(position)
     try:
         yield
@@ -232,7 +249,9 @@ def intercept(source: nn.Module | None, result: AttentionResult) -> AttentionRes
 
 def _replace(source: nn.Module | None, result: AttentionResult) -> AttentionResult:
     interceptor = _interceptor.get()
-    return result if interceptor is None else interceptor(source, result)
+    if interceptor is None:
+        return result
+    return interceptor(source, result)
 
 
 _replacer = _replace
@@ -265,17 +284,19 @@ def weights(
     """Exact weights (*lead, rows, keys) of these rows and heads."""
     if heads is not None:
         if len(lead) < 2:
-            got, remedy = (
-                repr(heads),
-                "Give queries of shape (..., heads, N, dim) to choose among heads.",
-            )
+            got = repr(heads)
+            remedy = "Give queries of shape (..., heads, N, dim) to choose among heads."
             raise InvalidArgument(
                 "heads", wanted="None: this attention has no head axis", got=got, remedy=remedy
             )
         chosen = picked("heads", heads, lead[-1], spec.query.device)
-        spec, lead = spec.for_heads(chosen), (*lead[:-1], len(chosen))
-        lse = None if lse is None else lse[:, chosen]
-    selected = slice(0, spec.n) if rows is None else picked("rows", rows, spec.n, spec.query.device)
+        spec = spec.for_heads(chosen)
+        lead = (*lead[:-1], len(chosen))
+        if lse is not None:
+            lse = lse[:, chosen]
+    selected: Tensor | slice = slice(0, spec.n)
+    if rows is not None:
+        selected = picked("rows", rows, spec.n, spec.query.device)
     out = exact.weights(spec, selected, lse)
     return out.reshape(*lead, *out.shape[2:])
 

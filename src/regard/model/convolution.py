@@ -1,4 +1,6 @@
-"""Dilated 1-D convolutions as encoder and decoder: the receptive field grows exponentially with depth."""
+"""Dilated 1-D convolutions as encoder and decoder:
+the receptive field grows exponentially with depth.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -64,23 +66,25 @@ class ConvConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
 
 
 class ConvLayer(nn.Module):
-    """x + GLU(conv(norm(x))) (https://arxiv.org/abs/1705.03122), padded on the left only where causal."""
+    """x + GLU(conv(norm(x))) (https://arxiv.org/abs/1705.03122),
+    padded on the left only where causal.
+    """
 
     def __init__(self, config: ConvConfig, dilation: int, *, causal: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.dim)
         self.conv = nn.Conv1d(config.dim, 2 * config.dim, config.kernel_size, dilation=dilation)
         self.dropout = Dropout(config.dropout)
-        self.span = (
-            config.kernel_size - 1
-        ) * dilation  # positions between the first and the last tap
+        # Positions between the first and the last tap.
+        self.span = (config.kernel_size - 1) * dilation
         self.right_padding = 0 if causal else self.span // 2
 
     def forward(
         self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"] | None = None
     ) -> Float[Tensor, "B S W"]:
         h = self.norm(x)
-        if mask is not None:  # padding must equal what the convolution pads with
+        if mask is not None:
+            # Padding must equal what the convolution pads with.
             h = h.masked_fill(~mask[..., None], 0.0)
         h = F.pad(h.mT, (self.span - self.right_padding, self.right_padding))  # (B, W, S + span)
         return x + self._gated(h)
@@ -88,20 +92,21 @@ class ConvLayer(nn.Module):
     def forward_packed(
         self, given: PendingResidual, dropout: Dropout, sides: Neighbors
     ) -> PendingResidual:
-        """As `forward`, for packed sequences; `dropout` is applied to the pending residual of `given`."""
+        """As `forward`, for packed sequences;
+        `dropout` is applied to the pending residual of `given`.
+        """
         x, h = add_norm(given, dropout, self.norm)  # (N, W)
-        seen = unfold(
-            h,
-            sides,
-            range(self.right_padding - self.span, self.right_padding + 1, *self.conv.dilation),
-        )  # (N, K · W)
+        offsets = range(self.right_padding - self.span, self.right_padding + 1, *self.conv.dilation)
+        seen = unfold(h, sides, offsets)  # (N, K · W)
         out = linear(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
         return PendingResidual(x, F.glu(out, -1))
 
     def step(
         self, x: Float[Tensor, "B N W"], seen: Float[Tensor, "B span W"]
     ) -> tuple[Float[Tensor, "B N W"], Float[Tensor, "B span W"]]:
-        """N more positions, given the last `span` inputs of the convolution; and those inputs, shifted by N."""
+        """N more positions, given the last `span` inputs of the convolution; and those inputs,
+        shifted by N.
+        """
         window = torch.cat((seen, self.norm(x)), 1)
         return x + self._gated(window.mT), window[:, x.shape[1] :]
 
@@ -122,7 +127,8 @@ class ConvEncoder(SequenceEncoder):
         self.layers = TypedModuleList[ConvLayer](
             ConvLayer(config, d, causal=config.causal) for d in config.dilations
         )
-        self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
+        self.norm = nn.LayerNorm(config.dim)
+        self.dropout = Dropout(config.dropout)
 
     def encode(self, vectors: InputVectors) -> Memory:
         x = self.dropout(vectors.states())  # (B, S, W)
@@ -130,9 +136,8 @@ class ConvEncoder(SequenceEncoder):
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
-        return Memory(
-            states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask)
-        )
+        summary = last_state(states, mask) if self.causal else masked_mean(states, mask)
+        return Memory(states, mask, summary)
 
     def forward_packed(self, source: PackedSequences) -> PackedMemory:
         given = PendingResidual(self.dropout(self.input_module.read_packed(source)))
@@ -146,26 +151,27 @@ class ConvEncoder(SequenceEncoder):
 class ConvState(DecoderState):
     """The state of a convolutional decoder, of K hypotheses for each of B sequences."""
 
-    seen: list[
-        Float[Tensor, "rows _ W"]
-    ]  # the last inputs of each convolution, as many as it spans
+    # The last inputs of each convolution, as many as it spans.
+    seen: list[Float[Tensor, "rows _ W"]]
     memory: LayerMemories | None
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " n"]) -> "ConvState":
-        rows, memory = sequence_rows(index, self.beams, index.device), self.memory
-        memory = None if memory is None else memory.reorder(index)
+        rows = sequence_rows(index, self.beams, index.device)
+        memory = self.memory
+        if memory is not None:
+            memory = memory.reorder(index)
         return replace(self, seen=[seen[rows] for seen in self.seen], memory=memory)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "ConvState":
-        return (
-            self
-            if self.beams == 1
-            else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
-        )
+        if self.beams == 1:
+            return self
+        rows = beam_rows(parents)
+        return replace(self, seen=[seen[rows] for seen in self.seen])
 
     def admit(self, slots: Slots, fresh: "ConvState") -> "ConvState":
-        rows, memory = sequence_rows(slots, self.beams, self.seen[0].device), self.memory
+        rows = sequence_rows(slots, self.beams, self.seen[0].device)
+        memory = self.memory
         seen = [
             mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)
         ]
@@ -188,7 +194,9 @@ class ConvDecoder(Decoder[ConvState]):
         memory_dim: int | None,
     ) -> None:
         super().__init__()
-        self.embed_tokens, self.project, self.dim = embedding, project, config.dim
+        self.embed_tokens = embedding
+        self.project = project
+        self.dim = config.dim
         self.layers = TypedModuleList[ConvLayer](
             ConvLayer(config, d, causal=True) for d in config.dilations
         )
@@ -197,7 +205,8 @@ class ConvDecoder(Decoder[ConvState]):
             MultiHead(config.dim, config.heads, source_dim=memory_dim, score=config.score)
             for _ in range(layers)
         )
-        self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
+        self.norm = nn.LayerNorm(config.dim)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def cross_attentions(self) -> list[MultiHead]:
@@ -214,20 +223,19 @@ class ConvDecoder(Decoder[ConvState]):
             x = layer(x)
             if memory is not None:
                 x = x + self.cross_attn[i](x, memory.states, mask=memory.mask[:, None])
-        normed: Tensor = self.norm(x if packing is None else packing.pack(x))
+        if packing is not None:
+            x = packing.pack(x)
+        normed: Tensor = self.norm(x)
         return normed
 
     def hidden_packed(
         self, targets: PackedSequences, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
         assert not isinstance(memory, Memory)
-        given, sides = (
-            PendingResidual(self.dropout(self.embed_tokens(targets.items))),
-            Neighbors.of(targets.offsets),
-        )
-        dropout = (
-            self.dropout if memory is None else NO_DROPOUT
-        )  # cross-attention is added without dropout
+        given = PendingResidual(self.dropout(self.embed_tokens(targets.items)))
+        sides = Neighbors.of(targets.offsets)
+        # Cross-attention is added without dropout.
+        dropout = self.dropout if memory is None else NO_DROPOUT
         for i, layer in enumerate(self.layers):
             given = layer.forward_packed(given, dropout, sides)
             if memory is not None:
@@ -246,7 +254,8 @@ class ConvDecoder(Decoder[ConvState]):
         self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
     ) -> ConvState:
         """The state before the first token. Its size does not depend on `capacity`."""
-        new, projected = self.project.weight.new_zeros, None
+        new = self.project.weight.new_zeros
+        projected = None
         if memory is not None:
             layers = [cross_attn.project_memory(memory.states) for cross_attn in self.cross_attn]
             projected = LayerMemories(layers, memory.mask[:, None])
@@ -257,15 +266,15 @@ class ConvDecoder(Decoder[ConvState]):
     def step(
         self, tokens: Shaped[Tensor, "B *each"], state: ConvState
     ) -> tuple[Float[Tensor, "B V"], ConvState]:
-        x, shifted = self.dropout(self.embed_tokens(tokens[:, None])), []
+        x = self.dropout(self.embed_tokens(tokens[:, None]))
+        shifted = []
         for i, layer in enumerate(self.layers):
             x, seen = layer.step(x, state.seen[i])
             shifted.append(seen)
             if state.memory is not None:
-                queries, (memory, mask) = (
-                    x.view(-1, state.beams, self.dim),
-                    (state.memory.layers[i], state.memory.mask),
-                )
+                queries = x.view(-1, state.beams, self.dim)
+                memory = state.memory.layers[i]
+                mask = state.memory.mask
                 x = x + self.cross_attn[i].attend_memory(queries, memory, mask=mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
         return logits, replace(state, seen=shifted)

@@ -1,12 +1,14 @@
-"""A linear-chain conditional random field: the distribution of the tags of a sequence, given scores at each position.
+"""A linear-chain conditional random field: the distribution of the tags of a sequence,
+given scores at each position.
 
     B   batch
     S   positions
     L   labels
 
-A path y of tags has the score start[y_0] + Σ emission[t, y_t] + Σ transition[y_t-1, y_t] + end[y_last], and its
-probability is the softmax of the scores of all paths (https://repository.upenn.edu/handle/20.500.14332/6188).
-Everything is computed in logarithms and in float32 (float64 if the emissions are), whatever the type of the emissions.
+A path y of tags has the score start[y_0] + Σ emission[t, y_t] + Σ transition[y_t-1, y_t] +
+end[y_last], and its probability is the softmax of the scores of all paths
+(https://repository.upenn.edu/handle/20.500.14332/6188). Everything is computed in logarithms and in
+float32 (float64 if the emissions are), whatever the type of the emissions.
 """
 
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from torch.autograd.function import once_differentiable
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 
-# The score of what a constraint forbids. It is finite, so that no gradient becomes NaN, and so low that exp() of it is
-# exactly zero next to any score. The sum of some hundred million of them is still a float32.
+# The score of what a constraint forbids. It is finite, so that no gradient becomes NaN, and so low
+# that exp() of it is exactly zero next to any score. The sum of some hundred million of them is
+# still a float32.
 FORBIDDEN = -1e30
 
 
@@ -46,9 +49,12 @@ class DecodedTags(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """The scores of a path, in the type of the computation. The batch has size one where all rows share them.
+    """The scores of a path, in the type of the computation.
 
-    The tag that a transition leaves stands before the batch: a reduction over the first axis takes half the time.
+    The batch has size one where all rows share them.
+
+    The tag that a transition leaves stands before the batch: a reduction over the first axis takes
+    half the time.
     """
 
     starts: Float[Tensor, "_ L"]
@@ -59,12 +65,13 @@ class _Scores(NamedTuple):
 class LinearChainCRF(nn.Module):
     """Scores of neighbouring tags, on top of the emissions of any per-position model.
 
-    Masks are True at words and False at the padding on the right. Padding changes nothing. The sequence without words
-    has one path, whose score is 0.
+    Masks are True at words and False at the padding on the right. Padding changes nothing. The
+    sequence without words has one path, whose score is 0.
 
-    Constraints hold in `decode` and `marginals`, and if `constrain_training` in `log_likelihood` too. A sequence for
-    which they permit no path at all is decoded without them, and in training so is one whose tags they forbid:
-    every result stays defined, and no example is lost. `allows` says which tags they permit.
+    Constraints hold in `decode` and `marginals`, and if `constrain_training` in `log_likelihood`
+    too. A sequence for which they permit no path at all is decoded without them, and in training so
+    is one whose tags they forbid: every result stays defined, and no example is lost. `allows` says
+    which tags they permit.
 
     labels               their number
     constraints          what may begin, follow and end; None: anything
@@ -115,7 +122,8 @@ class LinearChainCRF(nn.Module):
         """The log-probability of the tags of each sequence; those at padding may be any number."""
         self._check(emissions, mask)
         emissions = _prepared(emissions, mask)
-        # A shift of all scores of a position changes no probability, and keeps the sums small and thus exact.
+        # A shift of all scores of a position changes no probability,
+        # and keeps the sums small and thus exact.
         emissions = emissions - emissions.detach().logsumexp(-1, keepdim=True)
         scores = self._scores(emissions.dtype)
         path = _path_scores(scores, emissions, tags, mask)
@@ -160,7 +168,9 @@ class LinearChainCRF(nn.Module):
 
     @torch.no_grad()
     def decode(self, emissions: Float[Tensor, "B S L"], mask: Bool[Tensor, "B S"]) -> DecodedTags:
-        """The path with the highest score, by the Viterbi algorithm; the first of several equally high."""
+        """The path with the highest score, by the Viterbi algorithm;
+        the first of several equally high.
+        """
         self._check(emissions, mask)
         emissions = _prepared(emissions, mask)
         scores = self._decoding_scores(emissions.dtype, mask)
@@ -173,7 +183,9 @@ class LinearChainCRF(nn.Module):
     def marginals(
         self, emissions: Float[Tensor, "B S L"], mask: Bool[Tensor, "B S"]
     ) -> Float[Tensor, "B S L"]:
-        """The probability of each tag at each position, over all paths that `decode` chooses from; 0 at padding."""
+        """The probability of each tag at each position, over all paths that `decode` chooses from;
+        0 at padding.
+        """
         self._check(emissions, mask)
         emissions = _prepared(emissions, mask)
         emissions = emissions - emissions.logsumexp(-1, keepdim=True)
@@ -271,7 +283,8 @@ def _satisfiable_lengths(constraints: TagConstraints, longest: int) -> list[bool
         satisfiable.append(bool((reachable & ends).any()))
         following = transitions[reachable].any(0)
         if (following == reachable).all():
-            # Every longer sequence may end as this one: with real tagging schemes after a few steps.
+            # Every longer sequence may end as this one:
+            # with real tagging schemes after a few steps.
             satisfiable += [satisfiable[-1]] * (longest + 1 - len(satisfiable))
         reachable = following
     return satisfiable
@@ -307,7 +320,8 @@ def _log_partition(
     if not emissions.shape[1]:
         return emissions.sum((1, 2))
     time_major = emissions.transpose(0, 1).contiguous()  # (S, B, L)
-    partition: Tensor = _LogPartition.apply(*scores, time_major, mask.T)  # type: ignore[no-untyped-call]
+    partition: Tensor
+    partition = _LogPartition.apply(*scores, time_major, mask.T)  # type: ignore[no-untyped-call]
     return partition
 
 
@@ -345,7 +359,8 @@ class _LogPartition(torch.autograd.Function):
 def _forward_algorithm(
     scores: _Scores, emissions: Float[Tensor, "S B L"], mask: Bool[Tensor, "S B"]
 ) -> tuple[Float[Tensor, "S B L"], Float[Tensor, "S B L"]]:
-    """For each position and tag, the log-sum of all ways to arrive there, without and with its own emission.
+    """For each position and tag, the log-sum of all ways to arrive there,
+    without and with its own emission.
 
     At padding, the second is that of the last word.
     """
@@ -361,7 +376,9 @@ def _forward_algorithm(
 
 
 def _following(scores_here: Float[Tensor, "B L"], scores: _Scores) -> Float[Tensor, "L B L"]:
-    """The score of each tag here followed by each tag, in a layout whose first axis is reduced fastest."""
+    """The score of each tag here followed by each tag,
+    in a layout whose first axis is reduced fastest.
+    """
     return scores_here.T.contiguous()[..., None] + scores.transitions
 
 
@@ -372,10 +389,12 @@ def _posterior(
     mask: Bool[Tensor, "S B"],
     weights: Float[Tensor, " B"],
 ) -> tuple[Float[Tensor, "S B L"], Float[Tensor, "L _ L"], Float[Tensor, "B L"]]:
-    """Weighted posteriors of the tags at each position, of pairs of neighbours (summed), and of the last tag.
+    """Weighted posteriors of the tags at each position, of pairs of neighbours (summed),
+    and of the last tag.
 
-    It walks back from the last word: given the tag that follows, the distribution of a tag is a softmax of what arrived
-    at it. So only scores of one position are ever compared, which stays exact in long sequences.
+    It walks back from the last word: given the tag that follows, the distribution of a tag is a
+    softmax of what arrived at it. So only scores of one position are ever compared, which stays
+    exact in long sequences.
     """
     node = torch.softmax(alphas[-1] + scores.ends, 1) * weights[:, None]  # (B, L)
     final = node

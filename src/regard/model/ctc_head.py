@@ -18,8 +18,8 @@ EXCLUDED = -1e9  # logit of a token at padding: no infinity, which has no gradie
 
 @dataclass(frozen=True)
 class CtcConfig(HeadConfig):
-    """Connectionist temporal classification (https://doi.org/10.1145/1143844.1143891): a token or a blank at each
-    position of the encoder, from which repetitions and then blanks are removed.
+    """Connectionist temporal classification (https://doi.org/10.1145/1143844.1143891): a token or a
+    blank at each position of the encoder, from which repetitions and then blanks are removed.
     """
 
     dropout: Probability = doc(0.0, "dropout before the output layer")
@@ -35,7 +35,9 @@ class CtcConfig(HeadConfig):
 
 
 class CtcHead(Head):
-    """A linear layer from the state of each position to the tokens of the vocabulary and a blank after them."""
+    """A linear layer from the state of each position to the tokens of the vocabulary
+    and a blank after them.
+    """
 
     task = "transcribe"
     gives_tokens = True
@@ -52,7 +54,9 @@ class CtcHead(Head):
         return self.proj.out_features - 1
 
     def forward(self, memory: Memory) -> Float[Tensor, "B S V1"]:
-        """Logits in float32. At padding the blank is certain: the padding of a batch changes no probability."""
+        """Logits in float32. At padding the blank is certain:
+        the padding of a batch changes no probability.
+        """
         states = memory.states[:, memory.cls_tokens :]
         mask = memory.mask[:, memory.cls_tokens :]
         logits: Tensor = self.proj(self.dropout(states)).float()

@@ -20,8 +20,10 @@ class Embedding(InputModule):
 
     vocab_size   number of tokens
     dim          of a vector
-    scaled       multiply by √dim, so that components have about unit variance and the matrix can be tied to the output
-    dropout      probability that a token's vector is zero, wherever it occurs in a batch: https://arxiv.org/abs/1512.05287
+    scaled       multiply by √dim, so that components have about unit variance and the matrix can be
+                 tied to the output
+    dropout      probability that a token's vector is zero, wherever it occurs in a batch:
+                 https://arxiv.org/abs/1512.05287
     """
 
     attribute = "embed_tokens"
@@ -32,7 +34,8 @@ class Embedding(InputModule):
         self, vocab_size: int, dim: int, *, scaled: bool = True, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.vocab_size, self.dim = vocab_size, dim
+        self.vocab_size = vocab_size
+        self.dim = dim
         self.scale = sqrt(dim) if scaled else 1.0
         self.weight = nn.Parameter(torch.randn(vocab_size, dim) / sqrt(dim))
         self.dropout = Dropout(dropout)
@@ -53,7 +56,9 @@ class Embedding(InputModule):
         if self.training and self.dropout.p > 0:
             scales: Tensor = self.dropout(rows.new_ones(self.vocab_size))
             rows = rows * scales[ids][..., None]
-        return rows if self.scale == 1.0 else rows * self.scale
+        if self.scale == 1.0:
+            return rows
+        return rows * self.scale
 
 
 @dataclass
@@ -100,7 +105,8 @@ class Projection(nn.Module):
 
     tied     share the weight of this embedding (https://arxiv.org/abs/1608.05859)
     bias     whether there is a bias
-    scaled   the scale is dim^-½ instead of 1, which undoes that of a tied embedding (https://arxiv.org/abs/1910.10683)
+    scaled   the scale is dim^-½ instead of 1, which undoes that of a tied embedding
+             (https://arxiv.org/abs/1910.10683)
     """
 
     def __init__(
@@ -114,9 +120,10 @@ class Projection(nn.Module):
     ) -> None:
         super().__init__()
         self.scale = dim**-0.5 if scaled else 1.0
-        self.weight = (
-            nn.Parameter(torch.randn(vocab_size, dim) / sqrt(dim)) if tied is None else tied.weight
-        )
+        if tied is None:
+            self.weight = nn.Parameter(torch.randn(vocab_size, dim) / sqrt(dim))
+        else:
+            self.weight = tied.weight
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
     def forward(self, states: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead V"]:
@@ -128,4 +135,6 @@ class Projection(nn.Module):
 
     def scaled(self, states: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         """States as the weight is multiplied with."""
-        return states if self.scale == 1.0 else states * self.scale
+        if self.scale == 1.0:
+            return states
+        return states * self.scale

@@ -25,7 +25,8 @@ class HorizonConfig(HeadConfig):
 
     read: Literal["flatten", "mean", "last"] = doc(
         "flatten",
-        "what the output layer reads: the states of all positions, one after the other; their mean; or the last",
+        "what the output layer reads: the states of all positions, one after the "
+        "other; their mean; or the last",
     )
     instance_norm: Literal["none", "last", "mean", "mean_std"] = doc(
         "none",
@@ -35,12 +36,13 @@ class HorizonConfig(HeadConfig):
     )
     affine: bool = doc(
         False,
-        'a learned scale and shift of each channel after instance_norm = "mean_std", undone in the forecast',
+        "a learned scale and shift of each channel after instance_norm = "
+        '"mean_std", undone in the forecast',
     )
     channels: Literal["together", "independent"] = doc(
         "together",
-        "independent: each channel is a sequence of its own, read with the same weights, beside the "
-        "channels that are not forecast",
+        "independent: each channel is a sequence of its own, read with the same weights, beside "
+        "the channels that are not forecast",
         arxiv="2211.14730",
     )
     dropout: Probability = doc(0.0, "dropout before the output layer")
@@ -60,8 +62,12 @@ class HorizonConfig(HeadConfig):
             )
 
     def input_size(self, size: int, channels: int) -> int:
-        """The numbers of a vector that the encoder reads, of `size` in the source of which `channels` are forecast."""
-        return size - channels + 1 if self.channels == "independent" else size
+        """The numbers of a vector that the encoder reads,
+        of `size` in the source of which `channels` are forecast.
+        """
+        if self.channels == "independent":
+            return size - channels + 1
+        return size
 
 
 class Levels(NamedTuple):
@@ -97,7 +103,9 @@ class HorizonHead(Head):
             self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, memory: Memory) -> Float[Tensor, "B _"]:
-        """The horizon of each sequence that the encoder has read, its channels one after the other."""
+        """The horizon of each sequence that the encoder has read,
+        its channels one after the other.
+        """
         found: Tensor = self.proj(self.dropout(self._read(memory)))
         return found
 
@@ -172,7 +180,9 @@ class Forecaster(EncoderWithHead):
         super().__init__(encoder, head)
 
     def encode(self, source: Source | None) -> Memory:
-        """The memory of a batch of windows; where channels are independent, of each channel of each window."""
+        """The memory of a batch of windows; where channels are independent,
+        of each channel of each window.
+        """
         if isinstance(source, Memory):
             return source
         return super().encode(self.head.normalized(_vectors(source))[0])

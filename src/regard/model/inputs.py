@@ -1,7 +1,8 @@
 """Input modules: from the arrays of a field to the vectors that an encoder reads.
 
-A module of this kind stands before every encoder of sequences, so that the same RNN, convolution or Transformer reads
-tokens, labels and vectors. One of the user's own is registered with `regard.register.input_module`.
+A module of this kind stands before every encoder of sequences, so that the same RNN, convolution or
+Transformer reads tokens, labels and vectors. One of the user's own is registered with
+`regard.register.input_module`.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +45,9 @@ class InputVectors(ABC):
 
     @property
     def types(self) -> Int[Tensor, "B S"] | None:
-        """The segment of each vector, where there are several: 0 for the first text of a pair, 1 for the second."""
+        """The segment of each vector, where there are several: 0 for the first text of a pair,
+        1 for the second.
+        """
         return None
 
     @property
@@ -70,7 +73,9 @@ class ComputedVectors(InputVectors):
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
-        return self.places if self.present is None else self.places & self.present
+        if self.present is None:
+            return self.places
+        return self.places & self.present
 
     @property
     def places(self) -> Bool[Tensor, "B S"]:
@@ -100,9 +105,10 @@ class InputModule(nn.Module, ABC):
     gives_words   whether it gives one vector for each word of `WordTokens`, not for each token
     packable   whether `read_packed` is implemented
     shortens   positions of the source for each vector
-    size       the option of the model that gives the size of its source: "source_vocab_size" or "source_dim"
-    reads      the input module of the package whose batches it also takes: "tokens", say. None: those of a field
-               that names this one
+    size       the option of the model that gives the size of its source: "source_vocab_size" or
+               "source_dim"
+    reads      the input module of the package whose batches it also takes: "tokens", say. None:
+               those of a field that names this one
     """
 
     dim: int
@@ -136,13 +142,17 @@ class InputConfig(Config):
         return False
 
     def not_packable(self) -> str | None:
-        """The setting, as "stride = 2", with which a packable input module takes no packed sequences."""
+        """The setting, as "stride = 2",
+        with which a packable input module takes no packed sequences.
+        """
         return None
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig(InputConfig):
-    """The embedding of tokens, or of a label; the options of the model say how it is scaled and tied."""
+    """The embedding of tokens, or of a label;
+    the options of the model say how it is scaled and tied.
+    """
 
 
 @dataclass(frozen=True)
@@ -160,8 +170,8 @@ class VectorInputConfig(InputConfig):
     )
     layers: Count = doc(
         1,
-        "convolutions of this kernel and stride, one after the other with GELU between them: two of stride 2 leave a "
-        "quarter of the length",
+        "convolutions of this kernel and stride, one after the other with GELU between them: two "
+        "of stride 2 leave a quarter of the length",
     )
 
     def conflicts(self) -> Iterator[Problem]:
@@ -186,7 +196,8 @@ class VectorInputConfig(InputConfig):
 class VectorInput(InputModule):
     """A linear layer or a convolution over vectors, which may shorten the sequence.
 
-    The padding of a batch is zeros, and so is that of the convolution: a sequence in a batch is read as alone.
+    The padding of a batch is zeros, and so is that of the convolution: a sequence in a batch is
+    read as alone.
     """
 
     attribute = "vector_input"
@@ -199,9 +210,12 @@ class VectorInput(InputModule):
         self.source_dim = source_dim
         self.stride = config.stride
         self.shortens = config.stride**config.layers
-        # One vector of the output for each `stride` of the input, also where fewer remain at the end.
+        # One vector of the output for each `stride` of the input,
+        # also where fewer remain at the end.
         self.repeats_last = config.padding == "end"
-        self.left = 0 if self.repeats_last else (config.kernel - config.stride + 1) // 2
+        self.left = 0
+        if not self.repeats_last:
+            self.left = (config.kernel - config.stride + 1) // 2
         self.right = config.kernel - 1 - self.left
         self.proj = nn.Conv1d(source_dim, dim, config.kernel, stride=config.stride)
         self.more = nn.ModuleList(
@@ -298,7 +312,10 @@ def described_source(source: Any) -> str:
     """The type and the shape of a source, for messages."""
     values = source.values if isinstance(source, Vectors) else source
     shape = getattr(values, "shape", None)
-    return type(source).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+    described = type(source).__name__
+    if shape is not None:
+        described += f" of shape {tuple(shape)}"
+    return described
 
 
 def require_tokens(source: Any) -> Tokens:

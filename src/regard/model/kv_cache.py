@@ -1,4 +1,6 @@
-"""Key/value caches and the row operations of decoder states: reorder, follow hypotheses, write new sequences."""
+"""Key/value caches and the row operations of decoder states: reorder, follow hypotheses,
+write new sequences.
+"""
 
 from dataclasses import dataclass
 
@@ -8,10 +10,10 @@ from torch.nn import functional as F
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 
-FIRST_POSITIONS = 64  # for which a cache has room at first
-Slots = (
-    Int[Tensor, " n"] | slice
-)  # indices, or consecutive slots, which need no index tensor on a GPU
+# A cache has room for this many positions at first.
+FIRST_POSITIONS = 64
+# Indices, or consecutive slots, which need no index tensor on a GPU.
+Slots = Int[Tensor, " n"] | slice
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,13 @@ class KeyValue:
     value: Float[Tensor, "B G M E"]
 
     def reorder(self, index: Tensor) -> "KeyValue":
-        """Keys and values whose row i is row index[i] of these. A boolean mask would select rows 0 and 1."""
+        """Keys and values whose row i is row index[i] of these.
+
+        A boolean mask would select rows 0 and 1.
+        """
         if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-            wanted, got = (
-                "row numbers, one-dimensional",
-                f"{index.dtype} of shape {tuple(index.shape)}",
-            )
+            wanted = "row numbers, one-dimensional"
+            got = f"{index.dtype} of shape {tuple(index.shape)}"
             remedy = "Use mask.nonzero()[:, 0] for a boolean mask."
             raise InvalidArgument("index", wanted=wanted, got=got, remedy=remedy)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
@@ -54,7 +57,9 @@ class KeyValue:
 
 @dataclass(frozen=True)
 class LayerMemories:
-    """A memory as the cross-attentions of a decoder read it: the keys and values of each layer, and the mask."""
+    """A memory as the cross-attentions of a decoder read it: the keys and values of each layer,
+    and the mask.
+    """
 
     layers: list[KeyValue]
     mask: Bool[Tensor, "B 1 M"]
@@ -143,7 +148,9 @@ class KeyValueCache:
         self._value = _with_room(self._value, room, self.length)
 
     def write(self, rows: Slots, new: KeyValue, stride: int) -> None:
-        """Overwrite the last positions of these rows by `new`, one in `stride`; others between them stay."""
+        """Overwrite the last positions of these rows by `new`, one in `stride`;
+        others between them stay.
+        """
         start = self.length - new.key.shape[2] * stride
         self._key[rows, :, start : self.length : stride] = new.key
         self._value[rows, :, start : self.length : stride] = new.value
@@ -178,7 +185,9 @@ def _with_room(x: Float[Tensor, "B G M D"], room: int, used: int) -> Float[Tenso
 
 
 def write_rows(x: Tensor, rows: Slots, new: Tensor) -> Tensor:
-    """Write sequences `new` (n, S', …) into rows of x (B, S, …), in place if they fit; the shorter is zero-padded."""
+    """Write sequences `new` (n, S', …) into rows of x (B, S, …), in place if they fit;
+    the shorter is zero-padded.
+    """
     longer = new.shape[1] - x.shape[1]
     if longer > 0:
         x = torch.cat((x, x.new_zeros(x.shape[0], longer, *x.shape[2:])), 1)

@@ -12,7 +12,9 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class SourceSpan:
-    """The states of one source in a memory of several: `lengths` states of each sequence, after those before it."""
+    """The states of one source in a memory of several: `lengths` states of each sequence,
+    after those before it.
+    """
 
     lengths: Int[Tensor, " B"]
     grid: tuple[int, int] | None
@@ -28,9 +30,11 @@ class Memory:
     summary      (B, W), one vector per sequence, from which a decoder without attention starts
     grid         rows and columns of the regions, for images
     cls_tokens   how many of the first states are learned tokens, not positions of the source
-    spans        which states belong to which source, where there are several; not kept for the slots of a search
-    last         (B, W), the last state of each direction, of an encoder that reads in both: the forward direction ends
-                 at the last token and the backward one at the first; for pools, and not kept for the slots of a search
+    spans        which states belong to which source, where there are several; not kept for the
+                 slots of a search
+    last         (B, W), the last state of each direction, of an encoder that reads in both: the
+                 forward direction ends at the last token and the backward one at the first; for
+                 pools, and not kept for the slots of a search
     """
 
     states: Float[Tensor, "B S W"]
@@ -55,7 +59,8 @@ class Memory:
     @staticmethod
     def joined(parts: "Sequence[Memory]") -> "Memory":
         """The memories of several batches, `parts`, as that of one, padded to the longest."""
-        length, first = max(part.states.shape[1] for part in parts), parts[0]
+        length = max(part.states.shape[1] for part in parts)
+        first = parts[0]
         padding = [length - part.states.shape[1] for part in parts]
         states = torch.cat(
             [F.pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, padding, strict=True)]
@@ -95,6 +100,9 @@ def last_state(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Flo
     """The last state of each sequence; zeros for an empty sequence."""
     positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     # The place of the last True, from 1: a mask may have gaps, where vectors are missing.
-    last = (mask * positions).amax(1) if mask.shape[1] else mask.sum(1)
+    if mask.shape[1]:
+        last = (mask * positions).amax(1)
+    else:
+        last = mask.sum(1)
     index = (last - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[2])
     return states.gather(1, index)[:, 0].masked_fill((last == 0)[:, None], 0.0)

@@ -1,4 +1,6 @@
-"""An encoder without interaction: one MLP, shared by all positions, applied to each of them alone."""
+"""An encoder without interaction: one MLP, shared by all positions,
+applied to each of them alone.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -34,7 +36,8 @@ class MlpConfig(EncoderConfig):
 
 
 class MlpEncoder(SequenceEncoder):
-    """The simplest map of a sequence of vectors to another of the same length: every position for itself.
+    """The simplest map of a sequence of vectors to another of the same length:
+    every position for itself.
 
     It has no positions: a permuted source has the permuted states.
     """

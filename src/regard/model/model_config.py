@@ -19,6 +19,7 @@ from regard.model.part_config import (
 )
 from regard.model.word_vector_keys import word_vector_conflicts
 
+# Options that a recipe takes from its data.
 SIZES = (
     "vocab_size",
     "source_vocab_size",
@@ -27,7 +28,7 @@ SIZES = (
     "target_dim",
     "horizon",
     "source_length",
-)  # options that a recipe takes from its data
+)
 
 
 def config_of(part: Part[ConfigType] | None) -> ConfigType | None:
@@ -43,7 +44,8 @@ class ModelOptions(Config):
     )
     source_vocab_size: Count | tuple[Count, ...] | None = doc(
         None,
-        "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size",
+        "tokens or labels that the encoder reads; of several encoders of these, "
+        "a list; left out: vocab_size",
     )
     source_dim: Count | tuple[Count, ...] | None = doc(
         None, "numbers of each vector that an encoder reads; of several encoders of vectors, a list"
@@ -54,8 +56,8 @@ class ModelOptions(Config):
     target_dim: Count | None = doc(None, "numbers of each vector that a decoder over vectors gives")
     horizon: Count | None = doc(
         None,
-        "vectors that a decoder over vectors or a horizon head gives; left out with a decoder: as many as the longest "
-        "target of the training data",
+        "vectors that a decoder over vectors or a horizon head gives; left out with a decoder: as "
+        "many as the longest target of the training data",
     )
     source_length: Count | None = doc(
         None, "vectors of each source that a horizon head flattens the states of"
@@ -65,7 +67,8 @@ class ModelOptions(Config):
     )
     tie_embeddings: Literal["none", "target", "all"] = doc(
         "target",
-        "embeddings that share a matrix with the output layer: those of the decoder, or of the encoder as well",
+        "embeddings that share a matrix with the output layer: those of the "
+        "decoder, or of the encoder as well",
         arxiv="1608.05859",
     )
     scale_embeddings: bool = doc(
@@ -86,7 +89,10 @@ class ModelOptions(Config):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A checked model table. `parse_model` makes it; it answers what the recipe's checks ask without building."""
+    """A checked model table.
+
+    `parse_model` makes it; it answers what the recipe's checks ask without building.
+    """
 
     encoders: tuple[Part[EncoderConfig], ...]  # one for each source; none for a language model
     inputs: tuple[Part[InputConfig], ...]  # what stands before each encoder
@@ -142,7 +148,9 @@ class ModelConfig:
 
     @property
     def gives_tokens(self) -> bool:
-        """Whether it predicts tokens of the target's vocabulary: `vocab_size` says how many there are."""
+        """Whether it predicts tokens of the target's vocabulary:
+        `vocab_size` says how many there are.
+        """
         if self.pool is not None or self.options.target_dim is not None:
             return False
         return self.decoder is not None or (self.head is not None and self.head.module.gives_tokens)
@@ -153,12 +161,16 @@ class ModelConfig:
 
     @property
     def carries_state(self) -> bool:
-        """Whether it is a language model whose state can be carried from one part of a text to the next."""
+        """Whether it is a language model whose state can be carried from one part
+        of a text to the next.
+        """
         return self.decoder is not None and not self.encoders and self.decoder.module.carries_state
 
     @property
     def has_attention_penalty(self) -> bool:
-        """Whether training can penalise the attention weights: a stateful decoder that attends to a source."""
+        """Whether training can penalise the attention weights:
+        a stateful decoder that attends to a source.
+        """
         decoder = self.decoder
         if decoder is None or not self.encoders:
             return False
@@ -195,7 +207,8 @@ class ModelConfig:
             if not part.module.shardable
         )
         has_blocks = any(part.module.has_blocks for _, part in self.parts())
-        return next(unshardable, None if has_blocks else self._kinds())
+        blocks = None if has_blocks else self._kinds()
+        return next(unshardable, blocks)
 
     def float8_problems(self) -> Iterator[Problem]:
         """What prevents the linear layers of its Transformer blocks from multiplying in float8."""
@@ -226,11 +239,9 @@ class ModelConfig:
     @property
     def encoder_names(self) -> list[str]:
         """The table of each encoder."""
-        return (
-            ["encoder"]
-            if "encoder" in self.table
-            else [f"encoders.{i + 1}" for i in range(len(self.encoders))]
-        )
+        if "encoder" in self.table:
+            return ["encoder"]
+        return [f"encoders.{i + 1}" for i in range(len(self.encoders))]
 
     def parts(self) -> Iterator[tuple[str, Part[EncoderConfig] | Part[DecoderConfig]]]:
         """Encoders and decoder, each with its table."""
@@ -243,7 +254,10 @@ class ModelConfig:
 
 
 def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
-    """What is wrong between parts that are each valid. Unless `sized`, the data will give the sizes of vocabularies."""
+    """What is wrong between parts that are each valid.
+
+    Unless `sized`, the data will give the sizes of vocabularies.
+    """
     encoders = [part.config for part in model.encoders]
     decoder = config_of(model.decoder)
     options = model.options
@@ -316,7 +330,9 @@ def _blind_pool(
     encoder = encoders[0] if is_first else encoders[-1]
     if encoder.sees == "all" or (encoder.sees == "earlier" and not is_first):
         return
-    kinds = "'mean' or 'attention'" if encoder.sees == "itself" else "'last', 'mean' or 'attention'"
+    kinds = "'last', 'mean' or 'attention'"
+    if encoder.sees == "itself":
+        kinds = "'mean' or 'attention'"
     wanted = f"{kinds} after this encoder"
     got = f"{pool.kind!r}, which reads a state that has seen one token of the source"
     yield Problem("model.pool.kind", wanted, got, "Choose another pool or encoder.")

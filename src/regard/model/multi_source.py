@@ -22,13 +22,15 @@ def source_encoders(encoder: Encoder | None) -> list[Encoder]:
 class MultiSourceEncoder(Encoder):
     """Encodes each source by its own encoder into one memory (https://arxiv.org/abs/1601.00710).
 
-    States of encoders with a smaller dimension than the largest are projected to it. The states of a sequence are those
-    of its first source, then those of the second, without padding between them; the summary is the mean over sources.
+    States of encoders with a smaller dimension than the largest are projected to it. The states of
+    a sequence are those of its first source, then those of the second, without padding between
+    them; the summary is the mean over sources.
     """
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
         super().__init__()
-        self.dim, self.cls_tokens = max(encoder.dim for encoder in encoders), encoders[0].cls_tokens
+        self.dim = max(encoder.dim for encoder in encoders)
+        self.cls_tokens = encoders[0].cls_tokens
         self.encoders = TypedModuleList[Encoder](encoders)
         self.projections = nn.ModuleList(
             nn.Identity() if encoder.dim == self.dim else nn.Linear(encoder.dim, self.dim)
@@ -46,16 +48,14 @@ class MultiSourceEncoder(Encoder):
         parts = zip(self.encoders, source.parts, strict=True)
         memories: list[Memory] = [encoder(part) for encoder, part in parts]
         projected = list(zip(self.projections, memories, strict=True))
-        states = torch.cat(
-            [project(memory.states) for project, memory in projected], 1
-        )  # (B, S, W)
+        projected_states = [project(memory.states) for project, memory in projected]
+        states = torch.cat(projected_states, 1)  # (B, S, W)
         mask = torch.cat([memory.mask for memory in memories], 1)
         summary = torch.stack([project(memory.summary) for project, memory in projected]).mean(0)
         batch, length = mask.shape
         # Padding after the states of all sources. ONNX has no stable sort.
-        place = (
-            torch.where(mask, mask.cumsum(1), mask.sum(1, keepdim=True) + (~mask).cumsum(1)) - 1
-        )  # (B, S)
+        padding_place = mask.sum(1, keepdim=True) + (~mask).cumsum(1)
+        place = torch.where(mask, mask.cumsum(1), padding_place) - 1  # (B, S)
         order = torch.zeros_like(place).scatter(
             1, place, torch.arange(length, device=mask.device).expand_as(place)
         )

@@ -33,19 +33,22 @@ class MultiHead(AttentionModule):
     dim          of the queries and of the output
     heads        number of query heads; must divide dim unless `head_dim` is given
     source_dim   of the keys' and values' input, for cross-attention; default dim
-    kv_heads     heads of keys and values, each shared by heads / kv_heads query heads (grouped-query attention)
+    kv_heads     heads of keys and values, each shared by heads / kv_heads query heads
+                 (grouped-query attention)
     head_dim     dim of one head
     value_dim    dim of one head's values, where it is another than that of its queries and keys
     score        a name in `regard.SCORES`
     bias         whether the projections have a bias
     out_bias     whether the output projection has one; default as `bias`
     dropout      probability of dropping an attention weight in training
-    qk_norm      RMS norm of queries and keys, with a learned gain (https://arxiv.org/abs/2010.04245)
+    qk_norm      RMS norm of queries and keys, with a learned gain
+                 (https://arxiv.org/abs/2010.04245)
     norm_eps     added to the mean square in that norm; default the smallest of the dtype
     rotary       rotary position embedding of queries and keys
 
-    `forward` computes padded sequences and `forward_packed` packed ones. For decoding, `project_memory` computes keys
-    and values once and `attend_memory` attends to them; `empty_cache` and `step` are self-attention with a cache.
+    `forward` computes padded sequences and `forward_packed` packed ones. For decoding,
+    `project_memory` computes keys and values once and `attend_memory` attends to them;
+    `empty_cache` and `step` are self-attention with a cache.
     """
 
     def __init__(
@@ -66,10 +69,13 @@ class MultiHead(AttentionModule):
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
-        kv_heads = heads if kv_heads is None else kv_heads
+        if kv_heads is None:
+            kv_heads = heads
         _check(dim, heads, kv_heads, head_dim, value_dim, score, dropout)
-        head_dim = dim // heads if head_dim is None else head_dim
-        value_dim = head_dim if value_dim is None else value_dim
+        if head_dim is None:
+            head_dim = dim // heads
+        if value_dim is None:
+            value_dim = head_dim
         if not SCORES[score].content_based and (rotary is not None or qk_norm):
             wanted = "a score that depends on queries and keys, for rotary or qk_norm"
             got = f"{score!r}, which depends on neither"
@@ -77,18 +83,26 @@ class MultiHead(AttentionModule):
                 "score", wanted=wanted, got=got, remedy="Leave out rotary and qk_norm."
             )
         if rotary is not None and rotary.dim != head_dim:
-            wanted, got = f"positions for heads of dim {head_dim}", f"Rotary({rotary.dim})"
+            wanted = f"positions for heads of dim {head_dim}"
+            got = f"Rotary({rotary.dim})"
             raise InvalidArgument(
                 "rotary", wanted=wanted, got=got, remedy=f"Use Rotary({head_dim})."
             )
-        source_dim = dim if source_dim is None else source_dim
-        self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
+        if source_dim is None:
+            source_dim = dim
+        self.dim = dim
+        self.heads = heads
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
         self.value_dim = value_dim
-        self.source_dim, self.dropout = source_dim, dropout
+        self.source_dim = source_dim
+        self.dropout = dropout
         self.q_proj = nn.Linear(dim, heads * head_dim, bias)
         self.k_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
         self.v_proj = nn.Linear(source_dim, kv_heads * value_dim, bias)
-        self.out_proj = nn.Linear(heads * value_dim, dim, bias if out_bias is None else out_bias)
+        if out_bias is None:
+            out_bias = bias
+        self.out_proj = nn.Linear(heads * value_dim, dim, out_bias)
         self.score = SCORES[score].build(head_dim, head_dim, heads, kv_heads)
         self.q_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
         self.k_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
@@ -130,7 +144,8 @@ class MultiHead(AttentionModule):
             )
             memory = self._key_value(key, value)
         elif self.rotary is None:
-            query, memory = self._query(x, packing), self.project_memory(source)
+            query = self._query(x, packing)
+            memory = self.project_memory(source)
         else:
             wanted = "none: rotary positions are distances within one sequence"
             got = f"a second sequence of shape {tuple(source.shape)}"
@@ -149,7 +164,8 @@ class MultiHead(AttentionModule):
         causal: bool = False,
         window: int | None = None,
     ) -> Float[Tensor, "N W"]:
-        """Self-attention within packed sequences, or attention to the source sequence of the same index.
+        """Self-attention within packed sequences,
+        or attention to the source sequence of the same index.
 
         x, offsets               (tokens, dim) of all sequences, and where each begins
         source, source_offsets   (source tokens, source_dim), likewise; None: self-attention
@@ -174,41 +190,44 @@ class MultiHead(AttentionModule):
             )
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
-        window = (
-            None if window is not None and window >= offsets.max_length - 1 else window
-        )  # kernels have none
+        # Kernels have no window where it holds every position.
+        if window is not None and window >= offsets.max_length - 1:
+            window = None
         layout = HeadLayout(
             self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout, window
         )
-        source = x if source is None else source
+        if source is None:
+            source = x
         if self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot):
-            joined = x is source  # queries, keys and values in one product
-            query = self._fused_product(
-                x, self.q_proj, *((self.k_proj, self.v_proj) if joined else ())
-            )
+            # Self-attention computes queries, keys and values in one product.
+            joined = x is source
+            projections = [self.q_proj]
+            if joined:
+                projections += [self.k_proj, self.v_proj]
+            query = self._fused_product(x, *projections)
             kv = None if joined else self._fused_product(source, self.k_proj, self.v_proj)
         else:
             query, kv = self._packed_query_kv(x, source, offsets.positions)
-        spec = PackedAttentionSpec(
-            layout, query, kv, offsets, offsets if source_offsets is None else source_offsets
-        )
+        if source_offsets is None:
+            source_offsets = offsets
+        spec = PackedAttentionSpec(layout, query, kv, offsets, source_offsets)
         return self.linear(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
 
     def _packed_query_kv(
         self, x: Tensor, source: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Queries (N, H · D), and keys and values side by side (M, 2 · G · D), after norm, rotation and score."""
-        query, (key, value) = (
-            self._fused_product(x, self.q_proj),
-            self._project(source, self.k_proj, self.v_proj),
-        )
-        query, key = (
-            _split(query[None], self.heads),
-            _split(key[None], self.kv_heads),
-        )  # (1, H, N, D)
-        query, key = _normalized(query, self.q_norm), _normalized(key, self.k_norm)
+        """Queries (N, H · D), and keys and values side by side (M, 2 · G · D), after norm,
+        rotation and score.
+        """
+        query = self._fused_product(x, self.q_proj)
+        key, value = self._project(source, self.k_proj, self.v_proj)
+        query = _split(query[None], self.heads)  # (1, H, N, D)
+        key = _split(key[None], self.kv_heads)  # (1, G, M, D)
+        query = _normalized(query, self.q_norm)
+        key = _normalized(key, self.k_norm)
         if self.rotary is not None:
-            query, key = self.rotary(query, positions), self.rotary(key, positions)
+            query = self.rotary(query, positions)
+            key = self.rotary(key, positions)
         query, key = (
             x.transpose(1, 2).flatten(2)[0]
             for x in (self.score.queries(query), self.score.keys(key))
@@ -216,7 +235,9 @@ class MultiHead(AttentionModule):
         return query, torch.cat((key, value), -1)
 
     def project_memory(self, source: Tensor, packing: Packing | None = None) -> KeyValue:
-        """The keys and values of a source (B, M, source_dim), or with a packing of its tokens (tokens, source_dim)."""
+        """The keys and values of a source (B, M, source_dim),
+        or with a packing of its tokens (tokens, source_dim).
+        """
         if packing is None:
             self._check_input("source", source, self.source_dim)
         return self._key_value(*self._project(source, self.k_proj, self.v_proj, packing=packing))
@@ -239,7 +260,9 @@ class MultiHead(AttentionModule):
         return self._attend(self._query(x, packing), memory, mask, packing=packing)
 
     def empty_cache(self, x: Tensor, capacity: int) -> KeyValueCache:
-        """An empty cache for the batch, dtype and device of x (B, N, dim) and `capacity` positions."""
+        """An empty cache for the batch,
+        dtype and device of x (B, N, dim) and `capacity` positions.
+        """
         return KeyValueCache(self.project_memory(x[:, :0]), capacity)
 
     def step(
@@ -252,23 +275,26 @@ class MultiHead(AttentionModule):
         visible: Tensor | None = None,
         position: int | Int[Tensor, " B"] | None = None,
     ) -> Tensor:
-        """Causal self-attention of the next N positions, usually one, which are appended to the cache.
+        """Causal self-attention of the next N positions, usually one,
+        which are appended to the cache.
 
         x          (B, N, dim), the new positions
         cache      keys and values of the positions before them
         window, bias   as of `forward`
-        position   of the first new one, of all sequences or of each; default: the number of cached ones
-        visible    (B, N, cached + N), for N hypotheses at one `position`: what each attends to, instead of causality
+        position   of the first new one, of all sequences or of each; default: the number of cached
+                   ones
+        visible    (B, N, cached + N), for N hypotheses at one `position`: what each attends to,
+                   instead of causality
         """
-        length, positions = cache.length, None
+        length = cache.length
+        positions = None
         if (
             self.rotary is not None
             and visible is None
             and (position is None or isinstance(position, int))
         ):
-            positions = _positions(
-                length if position is None else position, x.shape[1], None, x.device
-            )
+            start = length if position is None else position
+            positions = _positions(start, x.shape[1], None, x.device)
         elif self.rotary is not None:
             positions = _positions(length, x.shape[1], position, x.device)
         self._check_input("source", x, self.source_dim)
@@ -286,7 +312,9 @@ class MultiHead(AttentionModule):
     def _query(self, x: Tensor, packing: Packing | None) -> Tensor:
         """Projected queries (B, N, H · D)."""
         query = self._fused_product(x, self.q_proj)
-        return query if packing is None else packing.unpack(query)
+        if packing is None:
+            return query
+        return packing.unpack(query)
 
     def _key_value(self, key: Tensor, value: Tensor, positions: Tensor | None = None) -> KeyValue:
         """Keys and values by head from their projections (B, M, G · D) and (B, M, G · E).
@@ -295,10 +323,9 @@ class MultiHead(AttentionModule):
         """
         key = _normalized(_split(key, self.kv_heads), self.k_norm)  # (B, G, M, D)
         if self.rotary is not None:
-            key = self.rotary(
-                key,
-                _positions(0, key.shape[2], None, key.device) if positions is None else positions,
-            )
+            if positions is None:
+                positions = _positions(0, key.shape[2], None, key.device)
+            key = self.rotary(key, positions)
         return KeyValue(self.score.keys(key), _split(value, self.kv_heads))
 
     def _attend(
@@ -313,48 +340,57 @@ class MultiHead(AttentionModule):
         packing: Packing | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Attention of projected queries (B, N, H · D) and the output projection: the path of all padded entries."""
-        batch, n, m = query.shape[0], query.shape[1], memory.key.shape[2]
+        """Attention of projected queries (B, N, H · D) and the output projection:
+        the path of all padded entries.
+        """
+        batch = query.shape[0]
+        n = query.shape[1]
+        m = memory.key.shape[2]
         expected = (batch, self.kv_heads, m)
         if (
             not memory.key.shape[:3] == memory.value.shape[:3] == expected
             or memory.value.shape[3] != self.value_dim
         ):
-            wanted = f"keys and values of (batch, heads, positions) {expected}, from this layer's project_memory"
+            wanted = (
+                f"keys and values of (batch, heads, positions) {expected}, "
+                "from this layer's project_memory"
+            )
             got = f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}"
             remedy = "Queries and source are one batch: repeat or reorder the memory to match."
             raise InvalidArgument("memory", wanted=wanted, got=got, remedy=remedy)
         query = _normalized(_split(query, self.heads), self.q_norm)  # (B, H, N, D)
         if self.rotary is not None:
-            query = self.rotary(
-                query, _positions(m - n, n, None, query.device) if positions is None else positions
-            )
+            if positions is None:
+                positions = _positions(m - n, n, None, query.device)
+            query = self.rotary(query, positions)
         shape = (batch, self.heads, n, m)
         if mask is not None:
             mask = _head_axis(mask)
             check_mask(mask, shape, query.device)
         query = self.score.queries(query)
-        score_function, visible = (
-            self.score.score_function(query.shape[-1]),
-            attention_mask(mask, causal, window),
-        )
-        bias = None if bias is None else fold_bias(bias, shape, query, shape[:2])
+        score_function = self.score.score_function(query.shape[-1])
+        visible = attention_mask(mask, causal, window)
+        if bias is not None:
+            bias = fold_bias(bias, shape, query, shape[:2])
         spec = AttentionSpec(score_function, query, memory.key, visible, bias)
         dropout = self.dropout if self.training else 0.0
         heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, E)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · E)
-        joined = joined if packing is None else packing.pack(joined)
+        if packing is not None:
+            joined = packing.pack(joined)
         return self.linear(joined, self.out_proj.weight, self.out_proj.bias)
 
     def _project(
         self, x: Tensor, *projections: nn.Linear, packing: Packing | None = None
     ) -> tuple[Tensor, ...]:
-        """Several projections of one input, computed as one product; padded where the input is packed."""
-        projected, dims = (
-            self._fused_product(x, *projections),
-            [projection.out_features for projection in projections],
-        )
-        return torch.split(projected if packing is None else packing.unpack(projected), dims, -1)
+        """Several projections of one input, computed as one product;
+        padded where the input is packed.
+        """
+        projected = self._fused_product(x, *projections)
+        dims = [projection.out_features for projection in projections]
+        if packing is not None:
+            projected = packing.unpack(projected)
+        return torch.split(projected, dims, -1)
 
     def _fused_product(self, x: Tensor, *projections: nn.Linear) -> Tensor:
         """Several projections of one input side by side."""
@@ -362,9 +398,10 @@ class MultiHead(AttentionModule):
             return self.linear(x, projections[0].weight, projections[0].bias)
         weight = _joined([projection.weight for projection in projections])
         biased = projections[0].bias is not None
-        return self.linear(
-            x, weight, _joined([projection.bias for projection in projections]) if biased else None
-        )
+        bias = None
+        if biased:
+            bias = _joined([projection.bias for projection in projections])
+        return self.linear(x, weight, bias)
 
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         weight = self.out_proj.weight
@@ -392,7 +429,9 @@ class MultiHead(AttentionModule):
 def _positions(
     start: int, count: int, shared: int | Int[Tensor, " B"] | None, device: torch.device
 ) -> Int[Tensor, "*batch_and_heads S"]:
-    """Positions start, start + 1, …; or one position `shared` by all, or by those of each sequence (B, 1, count)."""
+    """Positions start, start + 1, …; or one position `shared` by all,
+    or by those of each sequence (B, 1, count).
+    """
     if isinstance(shared, Tensor):
         return shared[:, None, None].expand(-1, 1, count)
     if shared is not None:
@@ -401,13 +440,16 @@ def _positions(
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Weights side by side; without a copy where they are parts of one tensor in this order, and are not trained."""
-    first, rows = parts[0], sum(map(len, parts))
-    plain = (
-        type(first) is nn.Parameter and not torch.compiler.is_compiling()
-    )  # with memory that may be asked for
+    """Weights side by side; without a copy where they are parts of one tensor in this order,
+    and are not trained.
+    """
+    first = parts[0]
+    rows = sum(map(len, parts))
+    # Only a plain parameter has memory that can be asked for.
+    plain = type(first) is nn.Parameter and not torch.compiler.is_compiling()
     if plain and not first.requires_grad and first.is_contiguous():
-        offset, storage = first.storage_offset(), first.untyped_storage().data_ptr()
+        offset = first.storage_offset()
+        storage = first.untyped_storage().data_ptr()
         for x in parts:
             if (
                 x.requires_grad
@@ -422,12 +464,16 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:
-    return x.unflatten(2, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call, no-any-return]
+    by_head: Tensor = x.unflatten(2, (heads, -1))  # type: ignore[no-untyped-call]
+    return by_head.transpose(1, 2)
 
 
 def _normalized(x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
     """The norm in its own dtype, which under autocast is wider than the input's."""
-    return x if norm is None else norm(x.to(norm.weight.dtype)).to(x.dtype)
+    if norm is None:
+        return x
+    normed: Tensor = norm(x.to(norm.weight.dtype))
+    return normed.to(x.dtype)
 
 
 def _head_axis(mask: Tensor) -> Tensor:
@@ -436,7 +482,10 @@ def _head_axis(mask: Tensor) -> Tensor:
     if mask.dim() == 3:
         return mask[:, None]
     wanted = "(batch, queries, keys) or (batch, heads, queries, keys), any of them of size one"
-    remedy = "A padding mask (batch, keys) goes in as mask[:, None]; one for all the batch as mask[None]."
+    remedy = (
+        "A padding mask (batch, keys) goes in as mask[:, None]; "
+        "one for all the batch as mask[None]."
+    )
     raise InvalidArgument("mask", wanted=wanted, got=f"shape {tuple(mask.shape)}", remedy=remedy)
 
 

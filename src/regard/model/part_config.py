@@ -1,7 +1,9 @@
-"""Configurations of encoders, decoders, pools and heads: what the checks of a recipe ask before a model is built.
+"""Configurations of encoders, decoders, pools and heads:
+what the checks of a recipe ask before a model is built.
 
-What a configuration says depends on its keys; what a part supports whatever its keys say stands on its class, in
-`model/interfaces.py`. A user's own part has a configuration that derives from one of these classes:
+What a configuration says depends on its keys; what a part supports whatever its keys say stands on
+its class, in `model/interfaces.py`. A user's own part has a configuration that derives from one of
+these classes:
 
     @dataclass(frozen=True)
     class MyConfig(EncoderConfig):
@@ -17,7 +19,8 @@ from regard.core.config import Config
 from regard.core.errors import Problem
 from regard.model.scores import SCORES
 
-# What a state of an encoder's memory has seen: the whole source, what precedes it, or its own token alone.
+# What a state of an encoder's memory has seen: the whole source, what precedes it,
+# or its own token alone.
 Sees = Literal["all", "earlier", "itself"]
 UnusedKeys = Iterator[tuple[str, str]]  # keys without effect here, each with the reason
 NO_SOURCE = "without an encoder there is no source"
@@ -44,16 +47,22 @@ class PartConfig(Config):
 
     @property
     def states_dim(self) -> int:
-        """The dimension of its states and of the token embeddings it reads: the field `dim` unless overridden."""
+        """The dimension of its states and of the token embeddings it reads:
+        the field `dim` unless overridden.
+        """
         dim: int = self.dim  # type: ignore[attr-defined]
         return dim
 
     def block_dims(self) -> dict[str, int]:
-        """The dimensions of the linear layers of its Transformer blocks, by the keys that give them."""
+        """The dimensions of the linear layers of its Transformer blocks,
+        by the keys that give them.
+        """
         return {}
 
     def not_packable(self) -> str | None:
-        """The setting, as "positions = 'alibi'", with which a packable part takes no packed sequences."""
+        """The setting, as "positions = 'alibi'",
+        with which a packable part takes no packed sequences.
+        """
         return None
 
 
@@ -87,7 +96,9 @@ class EncoderConfig(PartConfig):
         return float(getattr(self, "norm_eps", 1e-5))
 
     def mlm_conflicts(self) -> Iterator[Problem]:
-        """What prevents a masked-language-model head: a state for each token, which depends on both sides of it."""
+        """What prevents a masked-language-model head: a state for each token,
+        which depends on both sides of it.
+        """
         if getattr(self, "causal", False):
             yield Problem(
                 "causal", "false for a masked-token head", "true", "A state must see both sides."

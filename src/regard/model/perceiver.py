@@ -1,7 +1,8 @@
-"""An encoder whose queries are parameters: the number of its states does not depend on the length of the source.
+"""An encoder whose queries are parameters:
+the number of its states does not depend on the length of the source.
 
-Latent vectors, one for each learned query, attend to the source by cross-attention, and then to each other
-(https://arxiv.org/abs/2103.03206).
+Latent vectors, one for each learned query, attend to the source by cross-attention, and then to
+each other (https://arxiv.org/abs/2103.03206).
 """
 
 from collections.abc import Iterator
@@ -109,12 +110,15 @@ class PerceiverConfig(EncoderConfig):
 
 
 class SourceAttention(nn.Module):
-    """Cross-attention of the latent vectors to the source and a feed-forward network, each with its residual."""
+    """Cross-attention of the latent vectors to the source and a feed-forward network,
+    each with its residual.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.residual = pre_norm if config.norm_first else post_norm
-        # Pre-norm blocks leave no normalized states, so the keys and values get a norm as the queries do.
+        # Pre-norm blocks leave no normalized states,
+        # so the keys and values get a norm as the queries do.
         self.source_norm = norm_of(config) if config.norm_first else nn.Identity()
         self.cross_attn = MultiHead(
             config.dim,
@@ -167,10 +171,12 @@ class LatentLayer(nn.Module):
 
 
 class PerceiverEncoder(SequenceEncoder):
-    """Learned queries that attend to the source, then to each other (https://arxiv.org/abs/2103.03206).
+    """Learned queries that attend to the source,
+    then to each other (https://arxiv.org/abs/2103.03206).
 
-    The memory has a state for each query and none for a token of the source; its mask is True everywhere. The queries
-    of an empty source attend to nothing, which adds the bias of the output projection alone.
+    The memory has a state for each query and none for a token of the source; its mask is True
+    everywhere. The queries of an empty source attend to nothing, which adds the bias of the output
+    projection alone.
     """
 
     keeps_positions = False

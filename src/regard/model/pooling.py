@@ -89,7 +89,9 @@ class MeanPool(_StatePool):
 
 
 class LastPool(_StatePool):
-    """The last state of each sequence; of an encoder that reads in both directions, that of each direction."""
+    """The last state of each sequence; of an encoder that reads in both directions,
+    that of each direction.
+    """
 
     reads = "last"
 
@@ -100,7 +102,8 @@ class LastPool(_StatePool):
 
 
 class FirstPool(Pool):
-    """The first state, such as that of a cls_token, through a linear layer and its activation if there is one.
+    """The first state, such as that of a cls_token,
+    through a linear layer and its activation if there is one.
 
     With a distillation head, the first two, one after the other.
     """
@@ -111,13 +114,16 @@ class FirstPool(Pool):
         super().__init__()
         self.parts = 2 if config.distillation_head else 1
         self.dim = self.parts * dim
-        self.proj, self.activation = None, torch.tanh if config.projection == "tanh" else torch.relu
+        self.proj = None
+        self.activation = torch.tanh if config.projection == "tanh" else torch.relu
         if config.projection != "none":
             self.proj = nn.Linear(dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         first = memory.states[:, : self.parts].flatten(1)
-        return first if self.proj is None else self.activation(self.proj(first))
+        if self.proj is None:
+            return first
+        return self.activation(self.proj(first))
 
 
 class AttentionPool(Pool):

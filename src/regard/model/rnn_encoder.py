@@ -69,7 +69,9 @@ class RnnConfig(WordVectorKeys, EncoderConfig):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tokens of a batch in time-major order: the first of every sequence, then the second, …; longest first."""
+    """The tokens of a batch in time-major order: the first of every sequence, then the second, …;
+    longest first.
+    """
 
     sizes: list[int]  # sequences that have a token at each step
     tokens: Packing  # the time-major tokens, by position in the batch
@@ -80,9 +82,11 @@ class Schedule:
     def of(source: InputVectors) -> "Schedule":
         """Computed on the host, so that nothing waits for the GPU."""
         batch, longest = source.shape
-        counts = source.host_lengths.clamp(min=1)  # an empty sequence counts as one token
+        # An empty sequence counts as one token.
+        counts = source.host_lengths.clamp(min=1)
         lengths, order = counts.sort(descending=True, stable=True)
-        step, column = torch.arange(longest)[:, None], torch.arange(batch)
+        step = torch.arange(longest)[:, None]
+        column = torch.arange(batch)
         there = step < lengths  # (S, B)
         sizes = there.sum(1)
         first = sizes.cumsum(0) - sizes  # of each step
@@ -90,7 +94,8 @@ class Schedule:
         last = torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column)
         indices = torch.cat(((order * longest + step)[there], reversed_[there], last))
         rows = int(sizes.sum())
-        tokens, reversed_, last = to_device(indices, source.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
+        moved = to_device(indices, source.device)
+        tokens, reversed_, last = moved.split((rows, rows, batch))  # type: ignore[no-untyped-call]
         step_sizes = [size for size in sizes.tolist() if size]
         return Schedule(
             step_sizes, Packing(tokens, batch, longest), Packing(reversed_, 1, rows), last
@@ -123,9 +128,10 @@ class RnnEncoder(SequenceEncoder):
         self.dim = config.dim
         self.causal = not config.bidirectional
         self.cell = config.cell
+        directions = 2 if config.bidirectional else 1
         self.rnn = MODULES[config.cell](
             input_module.dim,
-            config.dim // (2 if config.bidirectional else 1),
+            config.dim // directions,
             config.layers,
             batch_first=True,
             bidirectional=config.bidirectional,
@@ -142,7 +148,9 @@ class RnnEncoder(SequenceEncoder):
         return self._memory(vectors, *self._packed(vectors))
 
     def forward_packed(self, source: PackedSequences) -> Memory:
-        """As `forward`, for packed sequences, which are padded here: a step computes all of them at once."""
+        """As `forward`, for packed sequences, which are padded here:
+        a step computes all of them at once.
+        """
         vectors = self.input_module.read(source.padded())
         return self._memory(vectors, *self._scanned(vectors, Schedule.even(vectors)))
 
@@ -162,8 +170,8 @@ class RnnEncoder(SequenceEncoder):
         return torch.is_grad_enabled() and not is_empty and rnn_cuda.can_launch(weight)
 
     def _packed(self, source: InputVectors) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        # Packed, so that the backward direction starts at each sequence's own end. An empty one counts as one token
-        # here, and has an empty mask in the memory.
+        # Packed, so that the backward direction starts at each sequence's own end.
+        # An empty one counts as one token here, and has an empty mask in the memory.
         lengths = source.host_lengths.clamp(min=1)
         steps = self._steps_at_once(source)
         if source.shape[1] > steps or self._has_fast_padding(source):
@@ -176,14 +184,16 @@ class RnnEncoder(SequenceEncoder):
         )
         states, hidden = self.rnn(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
-        last = (
-            hidden[0] if isinstance(hidden, tuple) else hidden
-        )  # (layers · directions, B, width a direction)
+        last = hidden
+        if isinstance(hidden, tuple):
+            last = hidden[0]  # (layers · directions, B, width of a direction)
         directions = 2 if self.rnn.bidirectional else 1
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
     def _has_fast_padding(self, source: InputVectors) -> bool:
-        """Whether padded sequences are read faster than packed ones: oneDNN has an LSTM for the former alone."""
+        """Whether padded sequences are read faster than packed ones:
+        oneDNN has an LSTM for the former alone.
+        """
         return (
             self.cell == "lstm"
             and self._computes_on_cpu(source)
@@ -196,7 +206,9 @@ class RnnEncoder(SequenceEncoder):
         return not (in_training or source.device.type != "cpu" or torch.compiler.is_compiling())
 
     def _steps_at_once(self, source: InputVectors) -> int:
-        """The steps of a layer that are computed in one call; on a CPU, a call cannot be interrupted."""
+        """The steps of a layer that are computed in one call; on a CPU,
+        a call cannot be interrupted.
+        """
         batch, longest = source.shape
         if not self._computes_on_cpu(source):
             return longest
@@ -206,26 +218,27 @@ class RnnEncoder(SequenceEncoder):
     def _in_pieces(
         self, x: Float[Tensor, "B S I"], lengths: Int[Tensor, " B"], steps: int
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """As `_packed` without dropout, in pieces of so many steps, between which the computation may be interrupted.
+        """As `_packed` without dropout, in pieces of so many steps,
+        between which the computation may be interrupted.
 
-        The states after a piece are those before the next one, so that the numbers are the same. Pieces are padded:
-        what is computed after the end of a sequence changes nothing before it, and the backward direction reads each
-        sequence mirrored within its own length.
+        The states after a piece are those before the next one, so that the numbers are the same.
+        Pieces are padded: what is computed after the end of a sequence changes nothing before it,
+        and the backward direction reads each sequence mirrored within its own length.
         """
         batch, longest = x.shape[:2]
         lengths, order = lengths.sort(descending=True, stable=True)
         segments = segments_of(lengths.tolist(), steps)
         step = torch.arange(longest)[:, None]
         mirrored = torch.where(step < lengths, lengths - 1 - step, step)  # (S, B)
-        # Where the directions read each row of the batch, and where each row of the batch is among theirs.
+        # Where the directions read each row of the batch,
+        # and where each row of the batch is among theirs.
         ahead_from = (order * longest + step).flatten()
         back_from = (order * longest + mirrored).flatten()
         place = order.argsort()
         ahead_at = (step * batch + place).T.flatten()
         back_at = (mirrored[:, place] * batch + place).T.flatten()
-        ends = (
-            lengths[place] - 1
-        ) * batch + place  # of the sequences, among the rows of a direction
+        # The ends of the sequences, among the rows of a direction.
+        ends = (lengths[place] - 1) * batch + place
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         rows = x.flatten(0, 1)  # (B · S, I)
         last: list[Tensor] = []
@@ -250,7 +263,8 @@ class RnnEncoder(SequenceEncoder):
         """The states of one direction of a layer, over sequences that are sorted by length."""
         width = weights.state.shape[1]
         layer = LAYERS[self.cell]
-        hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(2 if self.cell == "lstm" else 1)]
+        states_per_layer = 2 if self.cell == "lstm" else 1
+        hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(states_per_layer)]
         found: list[Tensor] = []
         for first, end, count in segments:
             check_interruption()
@@ -278,7 +292,9 @@ class RnnEncoder(SequenceEncoder):
     def _scanned(
         self, source: InputVectors, schedule: Schedule
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """As `_packed`, with our own scan: where PyTorch's backward is slow, or in half precision."""
+        """As `_packed`, with our own scan: where PyTorch's backward is slow,
+        or in half precision.
+        """
         x = self.dropout(source.rows(schedule.tokens.indices))  # (rows, W)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
@@ -298,7 +314,10 @@ class RnnEncoder(SequenceEncoder):
     def _exported(
         self, source: InputVectors
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """As `_packed`, for torch.export: one graph for all lengths. Padding is read too, after each sequence."""
+        """As `_packed`, for torch.export: one graph for all lengths.
+
+        Padding is read too, after each sequence.
+        """
         x = source.states()  # (B, S, W)
         lengths = source.lengths.clamp(min=1)[:, None]  # (B, 1)
         position = torch.arange(x.shape[1], device=x.device)
@@ -355,7 +374,9 @@ def _longer_than(steps: int, lengths: list[int]) -> int:
 
 
 def _segment_end(lengths: list[int], first: int) -> int:
-    """The last of these lengths, longest first, to which few of the steps from `first` are padding."""
+    """The last of these lengths, longest first,
+    to which few of the steps from `first` are padding.
+    """
     end = lengths[-1]
     total = len(lengths) * (end - first)
     for going_on in range(len(lengths) - 1, 0, -1):
@@ -375,16 +396,19 @@ def _rows(x: Float[Tensor, "B S W"], index: Int[Tensor, "B R"]) -> Float[Tensor,
 def fused_backward(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None) -> bool:
     """Whether the hand-written backward passes apply to these weights, tokens and input vectors.
 
-    On a GPU also under autocast: cuDNN's recurrences would run in float16, where small gradients underflow.
+    On a GPU also under autocast: cuDNN's recurrences would run in float16, where small gradients
+    underflow.
     """
-    vectors = weight if vectors is None else vectors
+    if vectors is None:
+        vectors = weight
     dtypes = (torch.float32, torch.float64)
     cast = torch.is_autocast_enabled(weight.device.type)
+    computed_in_type = weight.is_cuda if cast else vectors.dtype in dtypes
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and weight.dtype in dtypes
-        and (weight.is_cuda if cast else vectors.dtype in dtypes)
+        and computed_in_type
         and vectors.numel() > 0
         and tokens.numel() > 0
     )

@@ -25,16 +25,17 @@ class RnnState(CarriedState):
     """The state of a recurrent decoder, of K hypotheses for each of B sequences."""
 
     hidden: Hidden  # (layers, B · K, W) each
-    context: Float[
-        Tensor, "rows feed"
-    ]  # input beside the token: the summary, or the last output; of width 0 if none
+    # The input beside the token: the summary, or the last output; of width 0 if there is none.
+    context: Float[Tensor, "rows feed"]
     memory: RnnMemory | None
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
         rows = sequence_rows(index, self.beams, index.device)
         hidden = tuple(h[:, rows] for h in self.hidden)
-        memory = None if self.memory is None else RnnMemory(*(x[index] for x in self.memory))
+        memory = None
+        if self.memory is not None:
+            memory = RnnMemory(*(x[index] for x in self.memory))
         return replace(self, hidden=hidden, context=self.context[rows], memory=memory)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "RnnState":
@@ -46,7 +47,8 @@ class RnnState(CarriedState):
         )
 
     def admit(self, slots: Slots, fresh: "RnnState") -> "RnnState":
-        rows, memory = sequence_rows(slots, self.beams, self.context.device), self.memory
+        rows = sequence_rows(slots, self.beams, self.context.device)
+        memory = self.memory
         if memory is not None and fresh.memory is not None:
             keys, values = (
                 write_rows(x, slots, new)
@@ -68,7 +70,8 @@ class RnnState(CarriedState):
 
     def widened(self) -> "RnnState":
         """The same state, half-precision tensors in float32."""
-        memory, hidden = self.memory, tuple(widened(h) for h in self.hidden)
+        memory = self.memory
+        hidden = tuple(widened(h) for h in self.hidden)
         if memory is not None:
             memory = RnnMemory(widened(memory.keys), widened(memory.values), memory.mask)
         return replace(self, hidden=hidden, context=widened(self.context), memory=memory)

@@ -1,8 +1,9 @@
-"""Scheduled sampling (https://arxiv.org/abs/1506.03099): decoder inputs are gold tokens or the model's predictions.
+"""Scheduled sampling (https://arxiv.org/abs/1506.03099):
+decoder inputs are gold tokens or the model's predictions.
 
-A stateful decoder is stepped and reads its own previous prediction. Parallel decoders predict all tokens from the gold
-ones, mix these predictions into the inputs and predict again (https://arxiv.org/abs/1906.04331); each pass makes one
-more position equal to free running.
+A stateful decoder is stepped and reads its own previous prediction. Parallel decoders predict all
+tokens from the gold ones, mix these predictions into the inputs and predict again
+(https://arxiv.org/abs/1906.04331); each pass makes one more position equal to free running.
 """
 
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ class ScheduledSampling(Config):
             and self.final_teacher_forcing is not None
             and 0.0 in ends
         ):
-            wanted, got = "above 0 for an exponential schedule", str(self.final_teacher_forcing)
+            wanted = "above 0 for an exponential schedule"
+            got = str(self.final_teacher_forcing)
             yield Problem("final_teacher_forcing", wanted, got, "Use 0.01, or 'linear'.")
 
     def share(self, step: int) -> float:
@@ -70,7 +72,8 @@ class ScheduledSampling(Config):
                 self.teacher_forcing * (self.final_teacher_forcing / self.teacher_forcing) ** done
             )
         if self.schedule == "sigmoid":
-            low, high = 1 / (1 + exp(6)), 1 / (1 + exp(-6))
+            low = 1 / (1 + exp(6))
+            high = 1 / (1 + exp(-6))
             done = (1 / (1 + exp(6 - 12 * done)) - low) / (high - low)
         return self.teacher_forcing + (self.final_teacher_forcing - self.teacher_forcing) * done
 
@@ -100,11 +103,13 @@ def force(
     state: CarriedState | None = None,
     weights: list[Float[Tensor, "B _ S"]] | None = None,
 ) -> Forced:
-    """Logits as of `decoder(targets, memory)`, with some of the inputs replaced by the decoder's own predictions.
+    """Logits as of `decoder(targets, memory)`,
+    with some of the inputs replaced by the decoder's own predictions.
 
-    The first token is always gold. Predictions are the most likely tokens, or vectors, and carry no gradient. The mask
-    is False for padding, at the end of each sequence; None: there is none. A stateful decoder reads on from `state`, if
-    that is given, and appends its attention to `weights`.
+    The first token is always gold. Predictions are the most likely tokens, or vectors, and carry no
+    gradient. The mask is False for padding, at the end of each sequence; None: there is none. A
+    stateful decoder reads on from `state`, if that is given, and appends its attention to
+    `weights`.
     """
     share = forcing.share(step)
     if share == 1.0 and state is None and weights is None:
@@ -143,7 +148,8 @@ def force_packed(
         for _ in range(forcing.passes):
             states = decoder.hidden_packed(inputs, memory)
             predicted = decoder.project.next_inputs(decoder.project(states))  # (N, …)
-            # The first token of each sequence is gold, so that none follows a token of another sequence.
+            # The first token of each sequence is gold,
+            # so that none follows a token of another sequence.
             shifted = torch.cat((targets.items[:1], predicted[:-1].to(targets.items.dtype)))
             mixed = torch.where(_as_wide(gold, targets.items), targets.items, shifted)
             inputs = inputs.with_items(mixed)

@@ -1,7 +1,8 @@
 """Scores: how well a query matches a key. All are interchangeable wherever attention is used.
 
-A score projects queries and keys into one space and names the `ScoreFunction` to apply there, so four of them share the
-dot-product kernels and all share the blockwise one. Keys can be projected once per source: see `ProjectedKeys`.
+A score projects queries and keys into one space and names the `ScoreFunction` to apply there, so
+four of them share the dot-product kernels and all share the blockwise one. Keys can be projected
+once per source: see `ProjectedKeys`.
 """
 
 from dataclasses import dataclass
@@ -24,18 +25,16 @@ from regard.kernels.attention.score_function import (
 class Score(nn.Module):
     """A score with its parameters.
 
-    Subclasses define `queries` and `keys` where they project, and `score_function` unless it is the dot product.
-    Parameters per head have a leading axis of `heads`, for queries (..., heads, N, dim), or of `kv_heads` where query
-    heads share a head of keys.
+    Subclasses define `queries` and `keys` where they project, and `score_function` unless it is the
+    dot product. Parameters per head have a leading axis of `heads`, for queries (..., heads, N,
+    dim), or of `kv_heads` where query heads share a head of keys.
     """
 
-    packable: ClassVar[bool] = (
-        False  # whether packed attention supports it: dot products that keep the head dim
-    )
+    # Whether packed attention supports it: dot products that keep the head dim.
+    packable: ClassVar[bool] = False
     equal_dims: ClassVar[bool] = False  # whether queries and keys must have the same dim
-    linear_queries: ClassVar[bool] = (
-        False  # whether `queries` is a linear map, which kernels may fold into weights
-    )
+    # Whether `queries` is a linear map, which kernels may fold into weights.
+    linear_queries: ClassVar[bool] = False
     content_based: ClassVar[bool] = True  # whether scores depend on the queries and keys at all
 
     @classmethod
@@ -45,7 +44,8 @@ class Score(nn.Module):
         """A score for these dims; called for a name in `SCORES`.
 
         query_dim, key_dim   of the queries and of the keys
-        heads                number of heads that have parameters of their own; None: one set for all
+        heads                number of heads that have parameters of their own; None: one set for
+                             all
         kv_heads             heads of keys, where query heads share them
         """
         if cls.equal_dims and query_dim != key_dim:
@@ -71,7 +71,9 @@ class Score(nn.Module):
 
 @dataclass(frozen=True)
 class ProjectedKeys:
-    """A score whose keys were already projected by `score.keys`: once per source, then each step only its query."""
+    """A score whose keys were already projected by `score.keys`: once per source,
+    then each step only its query.
+    """
 
     score: Score
 
@@ -98,7 +100,9 @@ class Dot(Score):
 
 
 class ScaledDot(Score):
-    """q·k / √dim, so that the variance of a score does not grow with the dim (https://arxiv.org/abs/1706.03762)."""
+    """q·k / √dim, so that the variance of a score does not grow with the dim
+    (https://arxiv.org/abs/1706.03762).
+    """
 
     packable = equal_dims = linear_queries = True
 
@@ -107,7 +111,8 @@ class ScaledDot(Score):
 
 
 class Bilinear(Score):
-    """qᵀ W k, the multiplicative score; W is applied to the keys (https://arxiv.org/abs/1508.04025).
+    """qᵀ W k, the multiplicative score;
+    W is applied to the keys (https://arxiv.org/abs/1508.04025).
 
     query_dim, key_dim, heads, kv_heads   as of `Score.build`
     """
@@ -167,7 +172,9 @@ class ReducedRank(ProjectedScore):
     def build(
         cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None
     ) -> Score:
-        """As `Score.build` of query_dim, key_dim, heads, kv_heads; the rank is a quarter of the smaller dim."""
+        """As `Score.build` of query_dim, key_dim, heads, kv_heads;
+        the rank is a quarter of the smaller dim.
+        """
         rank = max(1, min(query_dim, key_dim) // 4)
         return cls(query_dim, key_dim, rank, heads=heads, kv_heads=kv_heads)
 
@@ -196,7 +203,9 @@ class Additive(ProjectedScore):
     def build(
         cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None
     ) -> Score:
-        """As `Score.build` of query_dim, key_dim, heads, kv_heads; the hidden layer has query_dim units."""
+        """As `Score.build` of query_dim, key_dim, heads, kv_heads;
+        the hidden layer has query_dim units.
+        """
         return cls(query_dim, key_dim, query_dim, heads=heads, kv_heads=kv_heads)
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
@@ -207,9 +216,12 @@ class Additive(ProjectedScore):
 
 
 class Uniform(Score):
-    """0 for every pair: attention becomes the mean of the visible values, a baseline for the other scores."""
+    """0 for every pair: attention becomes the mean of the visible values,
+    a baseline for the other scores.
+    """
 
-    content_based, linear_queries = False, True
+    content_based = False
+    linear_queries = True
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N 1"]:
         """One zero per query: the `query` itself does not matter."""
@@ -248,7 +260,10 @@ def _matrix(rows: int, columns: int, heads: int | None) -> nn.Parameter:
 
 
 def _project(argument: str, tensor: Tensor, weight: Tensor) -> Tensor:
-    """A tensor (..., positions, dim) times one matrix, or one per head. Refused unless it has the matrix's dim."""
+    """A tensor (..., positions, dim) times one matrix, or one per head.
+
+    Refused unless it has the matrix's dim.
+    """
     if tensor.shape[-1] != weight.shape[-2]:
         wanted = f"dim {weight.shape[-2]}, for which the score was built"
         got = f"dim {tensor.shape[-1]} in shape {tuple(tensor.shape)}"

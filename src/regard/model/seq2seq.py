@@ -40,11 +40,15 @@ class Model(nn.Module, ABC):
 
     @property
     def output_weights(self) -> tuple[Tensor, ...]:
-        """The matrices of linear layers that give the logits; a `Projection` to a vocabulary is not a linear layer."""
+        """The matrices of linear layers that give the logits;
+        a `Projection` to a vocabulary is not a linear layer.
+        """
         return ()
 
     def __repr__(self) -> str:
-        """A line for each part: role, class, number of parameters; shared ones count in the first part."""
+        """A line for each part: role, class, number of parameters;
+        shared ones count in the first part.
+        """
         counts = Counter[str]()
         for name, parameter in self.named_parameters():  # each once
             counts[name.partition(".")[0]] += parameter.numel()
@@ -63,7 +67,8 @@ class Seq2Seq(Model):
         self, encoder: Encoder | None, decoder: AnyDecoder, auxiliary_head: Head | None = None
     ) -> None:
         super().__init__()
-        self.encoder, self.decoder = encoder, decoder
+        self.encoder = encoder
+        self.decoder = decoder
         # Reads the encoder's memory in training only: a second loss beside the decoder's.
         self.auxiliary_head = auxiliary_head
 
@@ -85,7 +90,9 @@ class Seq2Seq(Model):
 
 
 class AveragedHeads(nn.Module):
-    """A linear classifier of each part of a pool's vector; their logits are averaged (arXiv:2012.12877)."""
+    """A linear classifier of each part of a pool's vector;
+    their logits are averaged (arXiv:2012.12877).
+    """
 
     def __init__(self, pool: Pool, labels: int) -> None:
         super().__init__()
@@ -113,17 +120,21 @@ class SourceModel(Model):
 
 
 class Classifier(SourceModel):
-    """Any source to one vector, and to as many numbers as its task needs: a score for each label, say."""
+    """Any source to one vector, and to as many numbers as its task needs: a score for each label,
+    say.
+    """
 
     task = "classify"
 
     def __init__(self, encoder: Encoder, pool: Pool, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.pool = encoder, pool
+        self.encoder = encoder
+        self.pool = pool
         self.dropout = nn.Dropout(dropout)
-        self.classifier = (
-            nn.Linear(pool.dim, labels) if pool.parts == 1 else AveragedHeads(pool, labels)
-        )
+        if pool.parts == 1:
+            self.classifier: nn.Module = nn.Linear(pool.dim, labels)
+        else:
+            self.classifier = AveragedHeads(pool, labels)
 
     @property
     def output_weights(self) -> tuple[Tensor, ...]:
@@ -163,7 +174,9 @@ class EncoderWithHead(SourceModel):
 
 
 class MaskedTokensHead(Head):
-    """What a masked language model declares as other heads do; the model itself holds its layers."""
+    """What a masked language model declares as other heads do;
+    the model itself holds its layers.
+    """
 
     task = "predict_masked"
     gives_tokens = True
@@ -172,13 +185,16 @@ class MaskedTokensHead(Head):
 
 
 class MaskedLanguageModel(SourceModel):
-    """An encoder with a head that predicts the token at each position, some of which are masked (arXiv:1810.04805)."""
+    """An encoder with a head that predicts the token at each position,
+    some of which are masked (arXiv:1810.04805).
+    """
 
     task = "predict_masked"
 
     def __init__(self, encoder: Encoder, project: Projection, eps: float = 1e-5) -> None:
         super().__init__()
-        self.encoder, self.project = encoder, project
+        self.encoder = encoder
+        self.project = project
         self.transform = nn.Sequential(
             nn.Linear(encoder.dim, encoder.dim), nn.GELU(), nn.LayerNorm(encoder.dim, eps)
         )

@@ -27,7 +27,9 @@ class BagConfig(WordVectorKeys, EncoderConfig):
 
 
 class BagEncoder(SequenceEncoder):
-    """The vectors of its input module as they are, with their mean as summary: of a label, its embedding."""
+    """The vectors of its input module as they are, with their mean as summary: of a label,
+    its embedding.
+    """
 
     shardable = True
 

@@ -22,7 +22,8 @@ class TagsConfig(HeadConfig):
 
     pieces: Literal["first", "mean"] = doc(
         "first",
-        "the state that gives a word's tag, where a word has several tokens: that of its first token, or their mean",
+        "the state that gives a word's tag, where a word has several tokens: that of "
+        "its first token, or their mean",
     )
     crf: bool = doc(
         False,
@@ -31,7 +32,8 @@ class TagsConfig(HeadConfig):
     )
     constraints: bool = doc(
         True,
-        "predict only sequences that are well-formed, where the tags have a scheme (IOB2, BIOES): no I-X after O",
+        "predict only sequences that are well-formed, where the tags have a scheme "
+        "(IOB2, BIOES): no I-X after O",
     )
     dropout: Probability = doc(0.0, "dropout before the output layer")
 
@@ -46,7 +48,9 @@ class TagsConfig(HeadConfig):
 
 
 class TagHead(Head):
-    """A linear layer from the state of each word to the scores of its tags, and perhaps a CRF over them."""
+    """A linear layer from the state of each word to the scores of its tags,
+    and perhaps a CRF over them.
+    """
 
     task = "tag"
 

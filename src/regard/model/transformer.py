@@ -55,23 +55,27 @@ class TransformerEncoder(SequenceEncoder):
             types = F.pad(types, (x.shape[1] - types.shape[1], 0))
         length = x.shape[1]
         x = self.input_layer(x, types=types)
-        packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
-        x = x if packing is None else packing.pack(x)
+        packing = Packing.where_useful(mask)
+        bias = self.input_layer.bias(length, length)
+        if packing is not None:
+            x = packing.pack(x)
         states = self.stack(
             x, PaddedInputs(mask[:, None], self.causal, bias, packing, window=self.window)
         )
         # Zeros in the padding, with a packing or without.
-        states = (
-            states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
-        )
+        if packing is None:
+            states = states.masked_fill(~mask[..., None], 0.0)
+        else:
+            states = packing.unpack(states)
         if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], cls_tokens=1)
-        return Memory(
-            states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask)
-        )
+        summary = last_state(states, mask) if self.causal else masked_mean(states, mask)
+        return Memory(states, mask, summary)
 
     def forward_packed(self, source: PackedSequences) -> PackedMemory:
-        """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
+        """As `forward`, for packed sequences; not with a cls_token,
+        nor with positions that bias the scores.
+        """
         x = self.input_layer(self.input_module.read_packed(source), source.offsets)
         inputs = PackedInputs(source.offsets, self.causal, window=self.window)
         return PackedMemory(self.stack(x, inputs), source.offsets)
@@ -81,21 +85,20 @@ class TransformerEncoder(SequenceEncoder):
 class TransformerState(DecoderState):
     """The state of a Transformer decoder, of K hypotheses for each of B sequences.
 
-    The hypotheses of a sequence share one cache, K positions per step, and each may attend to its own ancestors only:
-    when a hypothesis continues another, only this mask changes and no keys or values are copied.
+    The hypotheses of a sequence share one cache, K positions per step, and each may attend to its
+    own ancestors only: when a hypothesis continues another, only this mask changes and no keys or
+    values are copied.
     """
 
     caches: list[KeyValueCache]
     memory: LayerMemories | None
     beams: int = 1
     time: int = 0  # steps taken
-    visible: Bool[Tensor, "B K room"] | None = (
-        None  # None: one hypothesis each, all since the first step
-    )
+    # None: one hypothesis each, all since the first step.
+    visible: Bool[Tensor, "B K room"] | None = None
     entered: Int[Tensor, " B"] | None = None  # the step at which each sequence was admitted
-    slides: bool = (
-        False  # whether a full cache drops its older half: a sliding window needs only the other
-    )
+    # Whether a full cache drops its older half: a sliding window needs only the other.
+    slides: bool = False
 
     @property
     def length(self) -> int:
@@ -133,13 +136,13 @@ class TransformerState(DecoderState):
         return self
 
     def _write_past(self, slots: Slots, fresh: "TransformerState") -> None:
-        """Make what `fresh` has read, with one hypothesis each, the past of all hypotheses in these slots."""
+        """Make what `fresh` has read, with one hypothesis each,
+        the past of all hypotheses in these slots.
+        """
         assert self.visible is not None
-        steps = (
-            min(fresh.length, self.caches[0].capacity // self.beams // 2)
-            if self.slides
-            else fresh.length
-        )
+        steps = fresh.length
+        if self.slides:
+            steps = min(steps, self.caches[0].capacity // self.beams // 2)
         if (missing := (steps - self.length) * self.beams) > 0:
             for cache in self.caches:
                 cache.insert_empty(missing)
@@ -162,7 +165,9 @@ class TransformerState(DecoderState):
             self.visible = F.pad(self.visible, (0, larger - room))
 
     def make_room(self) -> None:
-        """Drop the older half of a full cache, if it slides or sequences were admitted: none is longer than half."""
+        """Drop the older half of a full cache, if it slides or sequences were admitted:
+        none is longer than half.
+        """
         cache = self.caches[0]
         if (
             not (self.slides or self.entered is not None)
@@ -193,8 +198,10 @@ class TransformerDecoder(Decoder[TransformerState]):
         memory_dim: int | None,
     ):
         super().__init__()
-        self.embed_tokens, self.project = embedding, project
-        self.extrapolates, self.window = POSITIONS[config.positions].extrapolates, config.window
+        self.embed_tokens = embedding
+        self.project = project
+        self.extrapolates = POSITIONS[config.positions].extrapolates
+        self.window = config.window
         self.input_layer = InputLayer(config, bidirectional=False)
         self.stack = TransformerStack(config, memory_dim)
 
@@ -212,12 +219,16 @@ class TransformerDecoder(Decoder[TransformerState]):
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
-        x, length = self.input_layer(self.embed_tokens(targets)), targets.shape[1]
+        x = self.input_layer(self.embed_tokens(targets))
+        length = targets.shape[1]
         inputs = PaddedInputs(
             None, True, self.input_layer.bias(length, length), packing, window=self.window
         )
-        inputs = inputs if memory is None else inputs.with_memory(memory)
-        states: Tensor = self.stack(x if packing is None else packing.pack(x), inputs)
+        if memory is not None:
+            inputs = inputs.with_memory(memory)
+        if packing is not None:
+            x = packing.pack(x)
+        states: Tensor = self.stack(x, inputs)
         return states
 
     def hidden_packed(
@@ -233,11 +244,14 @@ class TransformerDecoder(Decoder[TransformerState]):
         self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
     ) -> TransformerState:
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
-        room, projected = capacity, None
-        shown = capturing_here() or intercepting_here()  # all positions, in every call
+        room = capacity
+        projected = None
+        # Captures and interceptors get all positions, in every call.
+        shown = capturing_here() or intercepting_here()
         if self.window is not None and not shown:
             room = min(capacity, 2 * self.window + 2)
-        slides, capacity = room < capacity, room * beams
+        slides = room < capacity
+        capacity = room * beams
         if memory is not None:
             layers = [
                 cross_attn.project_memory(memory.states) for cross_attn in self.cross_attentions
@@ -262,9 +276,13 @@ class TransformerDecoder(Decoder[TransformerState]):
         position: int | Tensor = state.time
         if state.entered is not None:
             # Finished sequences are stepped beyond the learned positions; their output is not used.
-            position, limit = state.time - state.entered, self.input_layer.limit
-            position = position if limit is None else position.clamp(max=limit - 1)
-        start: Start = position if isinstance(position, int) else position.repeat_interleave(beams)
+            position = state.time - state.entered
+            limit = self.input_layer.limit
+            if limit is not None:
+                position = position.clamp(max=limit - 1)
+        start: Start = position
+        if not isinstance(position, int):
+            start = position.repeat_interleave(beams)
         x = self.input_layer(self.embed_tokens(tokens[:, None]), start)
         bias: Bias | None = self.input_layer.bias(1, state.length + 1)
         if visible is not None:
@@ -288,7 +306,8 @@ class TransformerDecoder(Decoder[TransformerState]):
         self, tokens: Int[Tensor, "B T"], state: TransformerState
     ) -> TransformerState | None:
         assert state.time == 0
-        cache, end = state.caches[0], tokens.shape[1]
+        cache = state.caches[0]
+        end = tokens.shape[1]
         if not (state.slides or end * state.beams <= cache.capacity):
             return None
         if state.visible is not None:
@@ -302,7 +321,8 @@ class TransformerDecoder(Decoder[TransformerState]):
             return None if one is None else state
         while state.time < end:  # in parts, where the cache slides
             state.make_room()
-            seen, part = cache.length, tokens[:, : cache.capacity - cache.length]
+            seen = cache.length
+            part = tokens[:, : cache.capacity - cache.length]
             tokens = tokens[:, part.shape[1] :]
             bias = self.input_layer.bias(part.shape[1], seen + part.shape[1])
             x = self.input_layer(self.embed_tokens(part), state.time)

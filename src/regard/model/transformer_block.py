@@ -42,7 +42,9 @@ GATED = {"swiglu": "silu", "geglu": "gelu_tanh"}  # the activation of the gate
 
 
 class FeedForward(nn.Module):
-    """The position-wise feed-forward network: down(activation(up(x))), or gated down(activation(gate(x)) * up(x))."""
+    """The position-wise feed-forward network: down(activation(up(x))),
+    or gated down(activation(gate(x)) * up(x)).
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -65,7 +67,9 @@ class FeedForward(nn.Module):
 
 
 class PaddedInputs(NamedTuple):
-    """What the attentions of every block read, for padded sequences, or their tokens alone with `packing`."""
+    """What the attentions of every block read, for padded sequences,
+    or their tokens alone with `packing`.
+    """
 
     mask: Tensor | None = None
     causal: bool = False
@@ -78,7 +82,9 @@ class PaddedInputs(NamedTuple):
 
     def with_memory(self, memory: Memory) -> "PaddedInputs":
         packing = Packing.where_useful(memory.mask)
-        states = memory.states if packing is None else packing.pack(memory.states)
+        states = memory.states
+        if packing is not None:
+            states = packing.pack(states)
         return self._replace(
             memory=states, memory_mask=memory.mask[:, None], memory_packing=packing
         )
@@ -149,9 +155,11 @@ Sublayer = Callable[[Tensor], Tensor]
 def pre_norm(
     given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer
 ) -> PendingResidual:
-    """Pre-norm, x + sublayer(norm(x)): the residual path is never normalized (https://arxiv.org/abs/2002.04745).
+    """Pre-norm, x + sublayer(norm(x)):
+    the residual path is never normalized (https://arxiv.org/abs/2002.04745).
 
-    The sublayer's output stays pending and is added where the next norm is computed, in one fused kernel on a GPU.
+    The sublayer's output stays pending and is added where the next norm is computed, in one fused
+    kernel on a GPU.
     """
     x, h = add_norm(given, dropout, norm)
     return PendingResidual(x, sublayer(h))
@@ -165,7 +173,9 @@ def post_norm(
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention, cross-attention if there is a memory, and the feed-forward network, each with its residual."""
+    """Self-attention, cross-attention if there is a memory, and the feed-forward network,
+    each with its residual.
+    """
 
     def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
@@ -184,13 +194,10 @@ class TransformerBlock(nn.Module):
             qk_norm=config.qk_norm,
             norm_eps=config.norm_eps,
         )
-        positions, options = (
-            POSITIONS[config.positions],
-            config.position_options(bidirectional=False),
-        )
-        self.self_attn = make(
-            rotary=positions.build(options) if issubclass(positions, Rotary) else None
-        )
+        positions = POSITIONS[config.positions]
+        options = config.position_options(bidirectional=False)
+        rotary = positions.build(options) if issubclass(positions, Rotary) else None
+        self.self_attn = make(rotary=rotary)
         self.norm1 = norm_of(config)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.norm2 = norm_of(config)
@@ -214,7 +221,9 @@ class TransformerBlock(nn.Module):
 
 
 def use_fp8(model: nn.Module) -> None:
-    """Compute the products of the linear layers of its blocks in float8 wherever gradients are computed."""
+    """Compute the products of the linear layers
+    of its blocks in float8 wherever gradients are computed.
+    """
     for block in (module for module in model.modules() if isinstance(module, TransformerBlock)):
         for part in (block.self_attn, block.cross_attn, block.ffn):
             if part is not None:
@@ -222,17 +231,17 @@ def use_fp8(model: nn.Module) -> None:
 
 
 class InputLayer(nn.Module):
-    """Segment and position encoding, optional norm and dropout between the embeddings and the first block."""
+    """Segment and position encoding,
+    optional norm and dropout between the embeddings and the first block.
+    """
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
         self.position_encoding: Add | Concatenate | None = None
         self.position_proj: nn.Linear | None = None
         self.relative_bias: PositionBias | None = None
-        positions, options = (
-            POSITIONS[config.positions],
-            config.position_options(bidirectional=bidirectional),
-        )
+        positions = POSITIONS[config.positions]
+        options = config.position_options(bidirectional=bidirectional)
         if issubclass(positions, PositionEncoding):
             self.position_encoding = JOINS[config.position_mode](positions.build(options))
         elif issubclass(positions, PositionBias):
@@ -267,10 +276,15 @@ class InputLayer(nn.Module):
     @property
     def limit(self) -> int | None:
         """The number of positions, where they are learned."""
-        return None if self.position_encoding is None else self.position_encoding.positions.limit
+        if self.position_encoding is None:
+            return None
+        return self.position_encoding.positions.limit
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
-        return None if self.relative_bias is None else self.relative_bias(n, m)
+        if self.relative_bias is None:
+            return None
+        bias: DistanceBias = self.relative_bias(n, m)
+        return bias
 
 
 class ClsToken(nn.Module):
@@ -295,25 +309,25 @@ class TransformerStack(nn.Module):
         self.layers = TypedModuleList[TransformerBlock](
             TransformerBlock(config, memory_dim) for _ in range(config.layers)
         )
-        self.norm, self.dropout = (
-            norm_of(config) if config.norm_first else nn.Identity(),
-            Dropout(config.dropout),
-        )
+        self.norm = norm_of(config) if config.norm_first else nn.Identity()
+        self.dropout = Dropout(config.dropout)
         self.activation_checkpointing = config.activation_checkpointing
 
     def forward(
         self, x: Float[Tensor, "*lead W"], inputs: BlockInputs | list[StepInputs]
     ) -> Float[Tensor, "*lead W"]:
-        """The states after the last block. `inputs` are those of all blocks, or a list of those of each."""
+        """The states after the last block.
+
+        `inputs` are those of all blocks, or a list of those of each.
+        """
         given = PendingResidual(x)
         recompute = self.activation_checkpointing and self.training and torch.is_grad_enabled()
         for i, block in enumerate(self.layers):
             each = inputs[i] if isinstance(inputs, list) else inputs
-            given = (
-                checkpoint(block, given, each, use_reentrant=False)
-                if recompute
-                else block(given, each)
-            )
+            if recompute:
+                given = checkpoint(block, given, each, use_reentrant=False)
+            else:
+                given = block(given, each)
         return add_norm(given, self.dropout, self.norm)[1]
 
 

@@ -1,4 +1,6 @@
-"""The keys of a Transformer encoder or decoder in a recipe, and which of them exclude each other."""
+"""The keys of a Transformer encoder or decoder in a recipe,
+and which of them exclude each other.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,9 +37,10 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     norm_input: bool = doc(False, "normalize the embeddings too")
     norm_eps: Annotated[float, Range(0.0)] = doc(1e-5, "added to the variance in norms")
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = doc(
-        "relu", "activation of the feed-forward network; swiglu and geglu are gated, by silu and gelu_tanh",
+        "relu",
+        "activation of the feed-forward network; swiglu and geglu are gated, by silu and gelu_tanh",
         arxiv="2002.05202",
-    )  # fmt: skip
+    )
     ffn_bias: bool = doc(True, "biases in the feed-forward network")
     positions: PositionName = doc("sinusoidal", "position encoding")
     position_mode: Literal["add", "concatenate"] = doc(
@@ -59,7 +62,8 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     score: ScoreName = doc("scaled_dot", "attention score function")
     attention_bias: Literal["all", "qkv", "none"] = doc(
         "all",
-        "projections of attention that have a bias: all, those of queries, keys and values, or none",
+        "projections of attention that have a bias: all, those of "
+        "queries, keys and values, or none",
     )
     head_dim: Count | None = doc(None, "dimension of an attention head; left out: dim / heads")
     value_dim: Count | None = doc(
@@ -90,12 +94,16 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         positions = POSITIONS[self.positions]
-        rotary, encoded = issubclass(positions, Rotary), issubclass(positions, PositionEncoding)
+        rotary = issubclass(positions, Rotary)
+        encoded = issubclass(positions, PositionEncoding)
         if self.head_dim is None and self.dim % self.heads:
             remedy = "Change one of the two, or give head_dim."
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), remedy)
         elif rotary and self.dim_per_head % positions.multiple_of:
-            wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
+            wanted = (
+                f"heads of a dim that is a multiple of {positions.multiple_of}, "
+                f"for {self.positions} positions"
+            )
             yield Problem(
                 "heads", wanted, f"a dim of {self.dim_per_head}", "Change heads, dim or head_dim."
             )
@@ -139,17 +147,28 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
 
     @property
     def dim_per_head(self) -> int:
-        return self.dim // self.heads if self.head_dim is None else self.head_dim
+        if self.head_dim is None:
+            return self.dim // self.heads
+        return self.head_dim
 
     @property
     def value_dim_per_head(self) -> int:
-        return self.dim_per_head if self.value_dim is None else self.value_dim
+        if self.value_dim is None:
+            return self.dim_per_head
+        return self.value_dim
 
     def position_options(self, *, bidirectional: bool) -> PositionOptions:
         return PositionOptions(
-            self.dim, self.heads, self.dim_per_head, bidirectional, self.max_positions, self.position_offset,
-            self.rotary_base, self.relative_buckets, self.relative_max_distance,
-        )  # fmt: skip
+            self.dim,
+            self.heads,
+            self.dim_per_head,
+            bidirectional,
+            self.max_positions,
+            self.position_offset,
+            self.rotary_base,
+            self.relative_buckets,
+            self.relative_max_distance,
+        )
 
     def block_dims(self) -> dict[str, int]:
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
@@ -172,7 +191,9 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     @property
     def window(self) -> int | None:
         """Keys before the query's position that a causal attention attends to."""
-        return None if self.sliding_window is None else self.sliding_window - 1
+        if self.sliding_window is None:
+            return None
+        return self.sliding_window - 1
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         yield from self._unused_positions()

@@ -12,16 +12,24 @@ from regard.core.shapes import Tensor
 
 _DRAWS = (torch.rand, torch.randn)
 _FILLS = (
-    Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.trunc_normal_, nn.init.xavier_uniform_,
-    nn.init.xavier_normal_, nn.init.kaiming_uniform_, nn.init.kaiming_normal_,
-)  # fmt: skip
+    Tensor.uniform_,
+    Tensor.normal_,
+    nn.init.uniform_,
+    nn.init.normal_,
+    nn.init.trunc_normal_,
+    nn.init.xavier_uniform_,
+    nn.init.xavier_normal_,
+    nn.init.kaiming_uniform_,
+    nn.init.kaiming_normal_,
+)
 _SCALINGS = (Tensor.mul, Tensor.div)
 
 
 class _WithoutRandomValues(TorchFunctionMode):
     """Leaves memory as it is where random values would be drawn from PyTorch's default generator.
 
-    On the meta device it also skips the scaling of such values: PyTorch imports its compiler for that.
+    On the meta device it also skips the scaling of such values: PyTorch imports its compiler for
+    that.
     """
 
     def __torch_function__(
@@ -49,16 +57,20 @@ class _WithoutRandomValues(TorchFunctionMode):
 
 @contextmanager
 def uninitialized() -> Iterator[None]:
-    """Modules made here have parameters without values where they would be random. All of them must be loaded."""
+    """Modules made here have parameters without values where they would be random.
+
+    All of them must be loaded.
+    """
     with _WithoutRandomValues():
         yield
 
 
 def only_parameters(model: nn.Module) -> bool:
-    """Whether a model's tensors are its parameters: a model on the meta device is then complete once these are loaded.
+    """Whether a model's tensors are its parameters:
+    a model on the meta device is then complete once these are loaded.
 
-    Buffers and tensors in attributes of a module have values that its constructor computes, and its lists of parameters
-    (as those of `nn.GRU`) would keep the ones that loading replaces.
+    Buffers and tensors in attributes of a module have values that its constructor computes, and its
+    lists of parameters (as those of `nn.GRU`) would keep the ones that loading replaces.
     """
     return not any(
         module._buffers or any(_holds_tensor(value) for value in vars(module).values())

@@ -1,7 +1,9 @@
-"""Decoders over vectors: what they read instead of token embeddings, and what they give instead of logits.
+"""Decoders over vectors: what they read instead of token embeddings,
+and what they give instead of logits.
 
-The decoders are the same as those of tokens. A step reads the vector before, or the start, and gives the next vector.
-The start is marked by one more number, which is 1 there and 0 elsewhere, so that no vector of the data is taken for it.
+The decoders are the same as those of tokens. A step reads the vector before, or the start, and
+gives the next vector. The start is marked by one more number, which is 1 there and 0 elsewhere, so
+that no vector of the data is taken for it.
 """
 
 import torch
@@ -38,7 +40,10 @@ class VectorProjection(nn.Linear):
 
 
 def as_inputs(vectors: Float[Tensor, "*lead D"]) -> Float[Tensor, "*lead E"]:
-    """Vectors as a decoder reads them. A number that is missing is read as 0, the mean of the training data."""
+    """Vectors as a decoder reads them.
+
+    A number that is missing is read as 0, the mean of the training data.
+    """
     return F.pad(vectors.nan_to_num(0.0), (0, 1))
 
 

@@ -25,7 +25,9 @@ class VectorGenerator(SourceModel):
     def forward(
         self, source: Source, inputs: Float[Tensor, "B T E"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """The vector after each of the inputs; without inputs, vectors that each follow from those before."""
+        """The vector after each of the inputs; without inputs,
+        vectors that each follow from those before.
+        """
         if inputs is None:
             return self.generate(source, self.horizon)
         vectors: Tensor = self.decoder(inputs, self.encode(source))

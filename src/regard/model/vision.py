@@ -29,9 +29,9 @@ class SelfAttention2d(nn.Module):
     heads      number of heads; must divide `channels` unless `head_dim` is given
     head_dim   dim of one head
 
-    The 1×1 convolutions of https://arxiv.org/abs/1805.08318 are linear maps at every position, so this is multi-head
-    attention over the flattened grid. Its output is scaled by a gate that starts at zero: inserted into a trained
-    network, the block is the identity at first.
+    The 1×1 convolutions of https://arxiv.org/abs/1805.08318 are linear maps at every position, so
+    this is multi-head attention over the flattened grid. Its output is scaled by a gate that starts
+    at zero: inserted into a trained network, the block is the identity at first.
     """
 
     def __init__(self, channels: int, *, heads: int = 1, head_dim: int | None = None) -> None:
@@ -104,10 +104,8 @@ class _GridTransformerConfig(EncoderConfig):
             not issubclass(POSITIONS[blocks.positions], PositionEncoding)
             and blocks.positions != "none"
         ):
-            wanted, got = (
-                "'sinusoidal' (of row and column), 'learned' or 'none' over regions",
-                repr(blocks.positions),
-            )
+            wanted = "'sinusoidal' (of row and column), 'learned' or 'none' over regions"
+            got = repr(blocks.positions)
             yield Problem("transformer.positions", wanted, got, "Change it.")
         if blocks.position_mode != "add":
             got = repr(blocks.position_mode)
@@ -164,8 +162,8 @@ class VitConfig(_GridTransformerConfig):
     )
     pooler_dim: Count | None = doc(
         None,
-        "outputs of the pooler that an imported encoder came with: its weights are kept for exports, "
-        "never trained, and no output depends on them",
+        "outputs of the pooler that an imported encoder came with: its weights are kept for "
+        "exports, never trained, and no output depends on them",
     )
 
     @property
@@ -213,22 +211,22 @@ class Cnn(nn.Module):
 
 
 class LearnedQueries(nn.Module):
-    """Attention pooling of an image by learned queries over regions with their positions, projected to one vector."""
+    """Attention pooling of an image by learned queries over regions with their positions,
+    projected to one vector.
+    """
 
     def __init__(self, count: int, dim: int) -> None:
         super().__init__()
         self.position_encoding = SinusoidalGrid(dim)
         self.pool = AttentionPool(AttentionPoolConfig(count), dim)
-        nn.init.normal_(
-            self.pool.queries
-        )  # near zero, all queries would start as the mean and diverge slowly
+        # Near zero, all queries would start as the mean and diverge slowly.
+        nn.init.normal_(self.pool.queries)
         self.out_proj = nn.Linear(self.pool.dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         states = _with_positions(memory, self.position_encoding)
-        summary: Tensor = self.out_proj(
-            self.pool(replace(memory, states=states))
-        )  # (B, Q·W) to (B, W)
+        pooled = self.pool(replace(memory, states=states))  # (B, Q·W)
+        summary: Tensor = self.out_proj(pooled)  # (B, W)
         return summary
 
 
@@ -243,7 +241,9 @@ class GridEncoder(Encoder):
     ) -> None:
         super().__init__()
         self.dim = dim
-        self.backbone, self.proj, self.norm = backbone, nn.Linear(channels, dim), nn.LayerNorm(dim)
+        self.backbone = backbone
+        self.proj = nn.Linear(channels, dim)
+        self.norm = nn.LayerNorm(dim)
         self.learned_queries = None if queries is None else LearnedQueries(queries, dim)
 
     def features(self, images: Float[Tensor, "B colors Y X"]) -> FeatureGrids:
@@ -262,17 +262,16 @@ class GridEncoder(Encoder):
         _, rows, columns, _ = grids.states.shape
         regions = grids.states.flatten(1, 2).to(self.proj.weight.dtype)  # (B, S, C)
         memory = _regions(self.norm(self.proj(regions)), (rows, columns))
-        return (
-            memory
-            if self.learned_queries is None
-            else replace(memory, summary=self.learned_queries(memory))
-        )
+        if self.learned_queries is None:
+            return memory
+        return replace(memory, summary=self.learned_queries(memory))
 
 
 class KeptPooler(nn.Module):
     """The weights of a linear map of the cls_token that are part of a checkpoint and are not used.
 
-    They are buffers: an optimizer changes parameters only, and would decay weights without gradients.
+    They are buffers: an optimizer changes parameters only, and would decay weights without
+    gradients.
     """
 
     weight: Tensor
@@ -300,13 +299,12 @@ class GridTransformer(Encoder):
     ) -> None:
         super().__init__()
         self.dim = config.dim
-        self.patch_embed, self.stack = regions, TransformerStack(config)
+        self.patch_embed = regions
+        self.stack = TransformerStack(config)
         self.position_encoding: SinusoidalGrid | None = None
         if config.positions == "sinusoidal":
-            self.position_encoding, config = (
-                SinusoidalGrid(config.dim),
-                replace(config, positions="none"),
-            )
+            self.position_encoding = SinusoidalGrid(config.dim)
+            config = replace(config, positions="none")
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
         self.distillation_token = ClsToken(config.dim) if distillation_token else None
         self.cls_tokens = config.cls_token + distillation_token
@@ -315,7 +313,8 @@ class GridTransformer(Encoder):
 
     def forward(self, source: Source) -> Memory:
         memory: Memory = self.patch_embed(source)
-        x, mask = memory.states, memory.mask
+        x = memory.states
+        mask = memory.mask
         if self.position_encoding is not None:
             x = _with_positions(memory, self.position_encoding)
         for token in (self.distillation_token, self.cls_token):
@@ -352,7 +351,8 @@ class MlpPatchEmbedding(nn.Module):
 
     def __init__(self, dim: int, patch: int, hidden: int, *, colors: int = 3) -> None:
         super().__init__()
-        self.dim, self.patch = dim, patch
+        self.dim = dim
+        self.patch = patch
         pixels = colors * patch**2
         self.mlp = nn.Sequential(
             nn.LayerNorm(pixels),
@@ -389,10 +389,13 @@ def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
 
 def vit(config: VitConfig) -> PatchTransformer:
     """A vision Transformer."""
-    dim, patch, hidden = config.transformer.dim, config.patch_size, config.patch_ffn_dim
-    regions = (
-        PatchEmbedding(dim, patch) if hidden is None else MlpPatchEmbedding(dim, patch, hidden)
-    )
+    dim = config.transformer.dim
+    patch = config.patch_size
+    hidden = config.patch_ffn_dim
+    if hidden is None:
+        regions: PatchEmbedding | MlpPatchEmbedding = PatchEmbedding(dim, patch)
+    else:
+        regions = MlpPatchEmbedding(dim, patch, hidden)
     return PatchTransformer(
         config.transformer,
         regions,

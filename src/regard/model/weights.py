@@ -13,7 +13,9 @@ from regard.core.shapes import Tensor
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name, each once: tied ones under the first of their names."""
+    """Parameters and persistent buffers by name, each once:
+    tied ones under the first of their names.
+    """
     buffers = {name for name, _ in model.named_buffers()}
     state = model.state_dict()
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -25,8 +27,9 @@ def load_weights(
 ) -> None:
     """Copy weights into a model. They must be finite, and names and shapes those of the model.
 
-    assign   the parameters, which may be on the meta device, are replaced by new ones of the given tensors themselves.
-             Only for a model of `only_parameters`: nothing else then refers to them
+    assign   the parameters, which may be on the meta device, are replaced by new ones of the given
+             tensors themselves. Only for a model of `only_parameters`: nothing else then refers to
+             them
     """
     own = weights_of(model)
     check_weights(own, weights, where)
@@ -67,10 +70,13 @@ def _finite(tensor: Tensor) -> bool:
 def check_weights(
     own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path | str
 ) -> None:
-    """Refuse weights of other names, shapes or kinds of numbers than a model's own, which may be on the meta device."""
+    """Refuse weights of other names, shapes or kinds of numbers than a model's own,
+    which may be on the meta device.
+    """
     if difference := mismatch(own, weights):
         raise CheckpointRefused(
-            f"{where}: wanted the weights of this model; got {difference}. They belong to a model of another recipe."
+            f"{where}: wanted the weights of this model; got {difference}. They belong "
+            "to a model of another recipe."
         )
 
 
@@ -94,17 +100,22 @@ def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
 
 
 class WeightSum:
-    """The sum of weights of one model after the other, in float64; `mean` gives their mean in float32."""
+    """The sum of weights of one model after the other, in float64;
+    `mean` gives their mean in float32.
+    """
 
     def __init__(self) -> None:
-        self.total, self.count = dict[str, Tensor](), 0
+        self.total = dict[str, Tensor]()
+        self.count = 0
 
     def add(self, weights: Mapping[str, Tensor]) -> None:
         self.count += 1
         for name, tensor in weights.items():
-            self.total[name] = (
-                self.total[name] + tensor.double() if name in self.total else tensor.double()
-            )
+            sum_before = self.total.get(name)
+            if sum_before is None:
+                self.total[name] = tensor.double()
+            else:
+                self.total[name] = sum_before + tensor.double()
 
     def mean(self) -> dict[str, Tensor]:
         return {name: (tensor / self.count).float() for name, tensor in self.total.items()}

@@ -25,7 +25,8 @@ class WordInputConfig(InputConfig):
     )
     characters: Literal["none", "conv", "rnn"] = doc(
         "conv",
-        "read the characters of a word by a convolution with max-pooling, or by a bidirectional LSTM",
+        "read the characters of a word by a convolution with "
+        "max-pooling, or by a bidirectional LSTM",
         arxiv="1603.01354",
     )
     token_dim: Count | None = doc(
@@ -37,7 +38,8 @@ class WordInputConfig(InputConfig):
     dropout: Probability = doc(0.0, "dropout of the vectors of words")
     unknown: Probability = doc(
         0.0,
-        "probability that a token is read as an unknown one in training, so that unknown ones are learned",
+        "probability that a token is read as an unknown one in training, so "
+        "that unknown ones are learned",
     )
 
     @property
@@ -52,7 +54,9 @@ class WordInputConfig(InputConfig):
 
 
 class WordInput(InputModule):
-    """The vector of a word: a linear layer of its tokens' mean embedding beside its characters' features."""
+    """The vector of a word: a linear layer of its tokens' mean embedding beside its characters'
+    features.
+    """
 
     attribute = "word_input"
     size = "source_vocab_size"
@@ -94,7 +98,9 @@ class WordInput(InputModule):
 
 
 class CharacterFeatures(nn.Module):
-    """Features of the characters of each word, the same in any batch: padding counts for nothing."""
+    """Features of the characters of each word, the same in any batch:
+    padding counts for nothing.
+    """
 
     def __init__(self, config: WordInputConfig) -> None:
         super().__init__()

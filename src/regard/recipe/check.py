@@ -8,7 +8,7 @@ from regard.data.fields.base import FIELDS
 from regard.generation.config import DEFAULT_THRESHOLD, DecodeConfig
 from regard.model.model_config import ModelConfig
 from regard.model.word_vector_keys import word_vector_parts
-from regard.tasks.base import TASKS, find_task, target_kinds
+from regard.tasks.base import TASKS, Task, find_task, target_kinds
 from regard.tasks.output_losses import LOSSES
 from regard.training.config import TrainConfig
 
@@ -87,6 +87,31 @@ def training_problems(
     train: TrainConfig, data: DataConfig, model: ModelConfig
 ) -> Iterator[Problem]:
     """Training settings that do not fit the model or the data."""
+    yield from _batch_problems(train, data, model)
+    if train.precision == "float8":
+        yield from model.float8_problems()
+    yield from _monitor_problems(train, model, data)
+    task = find_task(model, data)
+    yield from _loss_problems(train, task)
+    yield from task.training_problems(train, model)
+    if train.reward is not None and (model.decoder is None or not model.encoders):
+        wanted = "nothing unless a source becomes a text"
+        yield Problem("train.reward", wanted, repr(train.reward), "Leave it out.")
+    yield from _word_vector_problems(train, model)
+    if "valid" not in data.splits:
+        yield from _problems_without_validation(train)
+    yield from _auxiliary_head_problems(train, model)
+    if train.doubly_stochastic and not model.has_attention_penalty:
+        wanted = "0 unless a recurrent decoder attends to a source"
+        got = str(train.doubly_stochastic)
+        yield Problem("train.doubly_stochastic", wanted, got, "Leave it out.")
+    if train.scheduled_sampling is not None and model.decoder is None:
+        wanted = "nothing: there is no decoder to feed"
+        yield Problem("train.scheduled_sampling", wanted, "a table", "Leave it out.")
+
+
+def _batch_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
+    """Settings of batches, and of the weights that process them, that do not fit model or data."""
     running_text = data.context_length is not None
     if train.carry_state and not (model.carries_state and running_text):
         wanted = "false unless a recurrent language model reads running text"
@@ -112,13 +137,7 @@ def training_problems(
         wanted = "false unless batches are packed, or a language model reads running text"
         yield Problem("train.cuda_graphs", wanted, "true", "Leave it out.")
     if train.packed:
-        reason = model.not_packable()
-        if running_text:
-            reason = "running text, which has no padding"
-        for field in data.source_fields:
-            setting = field.not_packable()
-            if reason is None and setting:
-                reason = f"data.source.{setting}"
+        reason = _not_packable(data, model)
         if reason is not None:
             yield Problem("train.packed", f"false with {reason}", "true", "Leave it out.")
     if train.fsdp:
@@ -126,10 +145,21 @@ def training_problems(
         if reason is not None:
             remedy = "Leave it out: every process then has the whole model."
             yield Problem("train.fsdp", f"false with {reason}", "true", remedy)
-    if train.precision == "float8":
-        yield from model.float8_problems()
-    yield from _monitor_problems(train, model, data)
-    task = find_task(model, data)
+
+
+def _not_packable(data: DataConfig, model: ModelConfig) -> str | None:
+    """What keeps the sequences of a batch from being packed."""
+    if data.context_length is not None:
+        return "running text, which has no padding"
+    reason = model.not_packable()
+    for field in data.source_fields:
+        setting = field.not_packable()
+        if reason is None and setting:
+            reason = f"data.source.{setting}"
+    return reason
+
+
+def _loss_problems(train: TrainConfig, task: Task) -> Iterator[Problem]:
     if train.loss is not None and task.name not in LOSSES[train.loss].tasks:
         fitting = [repr(name) for name in LOSSES if task.name in LOSSES[name].tasks]
         wanted = f"{' or '.join(fitting) or 'nothing'} for a model that gives {task.gives}"
@@ -137,10 +167,9 @@ def training_problems(
     elif train.loss is not None and train.label_smoothing and not LOSSES[train.loss].smooths:
         wanted = f"0 with train.loss = {train.loss!r}"
         yield Problem("train.label_smoothing", wanted, str(train.label_smoothing), "Leave it out.")
-    yield from task.training_problems(train, model)
-    if train.reward is not None and (model.decoder is None or not model.encoders):
-        wanted = "nothing unless a source becomes a text"
-        yield Problem("train.reward", wanted, repr(train.reward), "Leave it out.")
+
+
+def _word_vector_problems(train: TrainConfig, model: ModelConfig) -> Iterator[Problem]:
     for role, config in word_vector_parts(model):
         if train.init_from is not None:
             wanted = "nothing with train.init_from, which brings the embeddings"
@@ -149,17 +178,23 @@ def training_problems(
         if train.fsdp and config.freeze_word_vectors:
             wanted = f"false with model.{role}.freeze_word_vectors: whole matrices are sharded"
             yield Problem("train.fsdp", wanted, "true", "Leave out one of the two.")
-    if "valid" not in data.splits:
-        needs_validation = {
-            "patience": train.patience is not None,
-            "lr_schedule": train.lr_schedule == "plateau",
-            "monitor": train.monitor != "loss",
-        }
-        for key, is_set in needs_validation.items():
-            if is_set:
-                wanted = "nothing that waits for validation: there is no data.valid"
-                got = repr(getattr(train, key))
-                yield Problem(f"train.{key}", wanted, got, "Add data.valid, or leave it out.")
+
+
+def _problems_without_validation(train: TrainConfig) -> Iterator[Problem]:
+    needs_validation = {
+        "patience": train.patience is not None,
+        "lr_schedule": train.lr_schedule == "plateau",
+        "monitor": train.monitor != "loss",
+    }
+    for key, is_set in needs_validation.items():
+        if is_set:
+            wanted = "nothing that waits for validation: there is no data.valid"
+            got = repr(getattr(train, key))
+            yield Problem(f"train.{key}", wanted, got, "Add data.valid, or leave it out.")
+
+
+def _auxiliary_head_problems(train: TrainConfig, model: ModelConfig) -> Iterator[Problem]:
+    """Settings of a CTC head that is trained beside a decoder."""
     default = TrainConfig.__dataclass_fields__["ctc_weight"].default
     if model.auxiliary is None and train.ctc_weight != default:
         wanted = "nothing without [model.head] kind = 'ctc' beside a decoder"
@@ -170,13 +205,6 @@ def training_problems(
     if model.auxiliary is not None and train.reward is not None:
         wanted = "nothing with a CTC head beside the decoder"
         yield Problem("train.reward", wanted, repr(train.reward), "Leave one of them out.")
-    if train.doubly_stochastic and not model.has_attention_penalty:
-        wanted = "0 unless a recurrent decoder attends to a source"
-        got = str(train.doubly_stochastic)
-        yield Problem("train.doubly_stochastic", wanted, got, "Leave it out.")
-    if train.scheduled_sampling is not None and model.decoder is None:
-        wanted = "nothing: there is no decoder to feed"
-        yield Problem("train.scheduled_sampling", wanted, "a table", "Leave it out.")
 
 
 def _ties_two_vocabularies(train: TrainConfig, data: DataConfig, model: ModelConfig) -> bool:

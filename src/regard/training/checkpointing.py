@@ -1,4 +1,6 @@
-"""The checkpoints of a run: its folder, saving, resuming bit-exactly, and averaging the last ones."""
+"""The checkpoints of a run: its folder, saving, resuming bit-exactly,
+and averaging the last ones.
+"""
 
 import os
 import re
@@ -34,12 +36,16 @@ Checkpoint = tuple[int, dict[str, bytes], list[str]]
 def open_run(
     run: Path, *, resume: bool, process_group: ProcessGroup
 ) -> Iterator[Checkpoint | None]:
-    """Create and lock the folder of a run, and find the checkpoint to resume from. All ranks must see the same folder.
+    """Create and lock the folder of a run, and find the checkpoint to resume from.
+
+    All ranks must see the same folder.
 
     A folder of other files, and one that another process trains in, is refused.
     """
     with _locked(run) if process_group.is_main else nullcontext():
-        checkpoint = _find_checkpoint(run, resume) if process_group.is_main else None
+        checkpoint = None
+        if process_group.is_main:
+            checkpoint = _find_checkpoint(run, resume)
         if process_group.single:
             yield checkpoint
             return
@@ -51,13 +57,13 @@ def open_run(
 
 def _agree(run: Path, checkpoint: Checkpoint | None, process_group: ProcessGroup) -> int:
     """The step that rank 0 resumes from, or -1. A folder that not all ranks see is refused."""
-    probe, mark = run / ".ranks.tmp", os.getpid()
+    probe = run / ".ranks.tmp"
+    mark = os.getpid()
     if process_group.is_main:
         probe.write_text(str(mark))
     try:
-        mark, step = map(
-            int, process_group.all_gather([mark, -1 if checkpoint is None else checkpoint[0]])[0]
-        )
+        own_step = -1 if checkpoint is None else checkpoint[0]
+        mark, step = map(int, process_group.all_gather([mark, own_step])[0])
         visible = probe.exists() and probe.read_text() == str(mark)
         blind = [
             str(rank)
@@ -68,10 +74,8 @@ def _agree(run: Path, checkpoint: Checkpoint | None, process_group: ProcessGroup
         if process_group.is_main:
             probe.unlink(missing_ok=True)
     if blind:
-        wanted, got = (
-            "a folder that all processes see",
-            f"one that rank {', '.join(blind)} does not",
-        )
+        wanted = "a folder that all processes see"
+        got = f"one that rank {', '.join(blind)} does not"
         raise InvalidArgument(
             str(run), wanted=wanted, got=got, remedy="Put it on a disk that the machines share."
         )
@@ -84,12 +88,13 @@ def _locked(run: Path) -> Iterator[None]:
         with named_os_errors(run, "a folder to write to"):
             is_new = not run.exists()
             run.mkdir(parents=True, exist_ok=True)
-            other = None if (run / LOCK).exists() or store.steps(run) else next(run.iterdir(), None)
+            other = None
+            is_run = (run / LOCK).exists() or bool(store.steps(run))
+            if not is_run:
+                other = next(run.iterdir(), None)
             if other is not None:
-                wanted, got = (
-                    "the folder of a run, or an empty or a new one",
-                    f"one that holds {other.name!r}",
-                )
+                wanted = "the folder of a run, or an empty or a new one"
+                got = f"one that holds {other.name!r}"
                 raise InvalidArgument(
                     str(run), wanted=wanted, got=got, remedy="Choose another folder."
                 )
@@ -115,10 +120,8 @@ def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
         remove_leftovers(run)
         return store.newest(run)
     if steps := store.steps(run):
-        wanted, remedy = (
-            "a folder without checkpoints",
-            "Continue it with resume=True (--resume), or choose another folder.",
-        )
+        wanted = "a folder without checkpoints"
+        remedy = "Continue it with resume=True (--resume), or choose another folder."
         raise InvalidArgument(str(run), wanted=wanted, got=f"{len(steps)} of them", remedy=remedy)
     (run / LOG_FILE).unlink(missing_ok=True)
     return None
@@ -139,7 +142,9 @@ def remove_leftovers(run: Path) -> None:
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of a run: weights, optimizer state, moving average, carried state, progress."""
+    """Writes and reads the checkpoints of a run: weights, optimizer state, moving average,
+    carried state, progress.
+    """
 
     def __init__(
         self,
@@ -152,26 +157,26 @@ class Checkpointer:
         lanes: int | None,
         on_event: EventHandler,
     ) -> None:
-        self.run, self.texts, self.data_key, self.lanes, self.on_event = (
-            run,
-            texts,
-            data_key,
-            lanes or 0,
-            on_event,
-        )
-        self.updater, self.ema = updater, ema
+        self.run = run
+        self.texts = texts
+        self.data_key = data_key
+        self.lanes = lanes or 0
+        self.on_event = on_event
+        self.updater = updater
+        self.ema = ema
         self.frozen_rows = frozen_rows
-        self.model, self.process_group, self.sharded = (
-            updater.model,
-            updater.process_group,
-            updater.sharded,
-        )
+        self.model = updater.model
+        self.process_group = updater.process_group
+        self.sharded = updater.sharded
         distillation = updater.objective.distillation
         self.teachers = [] if distillation is None else list(distillation.fingerprints)
         self.environment = environment(updater.device, updater.process_group.world_size)
 
     def save(self, state: RunState, carried: CarriedStates | None) -> None:
-        """Write a checkpoint and remove those that are not kept. All ranks call this; rank 0 writes."""
+        """Write a checkpoint and remove those that are not kept.
+
+        All ranks call this; rank 0 writes.
+        """
         tensors = self.updater.optimizer.state_tensors()
         tensors |= self.frozen_rows.tensors()
         if carried is not None:
@@ -185,34 +190,42 @@ class Checkpointer:
                 f"weight.{name}": tensor.detach().clone()
                 for name, tensor in self.model.named_parameters()
             }
-        with nullcontext() if self.ema is None else self.ema.swapped(self.model):
+        averaged = nullcontext() if self.ema is None else self.ema.swapped(self.model)
+        with averaged:
             weights = weights_of(self.model)
             if self.sharded is not None:
-                tensors, weights = self.sharded.gather(tensors), self.sharded.gather(weights)
+                tensors = self.sharded.gather(tensors)
+                weights = self.sharded.gather(weights)
             if self.process_group.is_main:
                 self._write(state, {WEIGHTS: weights, TRAINING_TENSORS: tensors})
 
     def _write(self, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        folder, best = store.step_folder(self.run, state.step), state.history.best_step
+        folder = store.step_folder(self.run, state.step)
+        best = state.history.best_step
         progress = asdict(state) | {"data": self.data_key, "environment": self.environment}
-        progress |= {"teachers": self.teachers} if self.teachers else {}
+        if self.teachers:
+            progress["teachers"] = self.teachers
         texts = {**self.texts, TRAINING_STATE: store.as_json(progress)}
         with saving(folder, "save a checkpoint"):
             store.write(folder, texts, tensors)
             regular = regular_steps(self.run)[-self.updater.config.keep_checkpoints :]
-            store.prune(self.run, regular if best is None else [*regular, best])
+            kept = regular if best is None else [*regular, best]
+            store.prune(self.run, kept)
         self.on_event({"event": "checkpoint", "step": state.step, "folder": str(folder)})
 
     def resume(
         self, content: Mapping[str, bytes], folder: Path, carried: CarriedStates | None
     ) -> tuple[RunState, CarriedStates | None]:
-        """Restore weights, moving average and optimizer from a checkpoint; its progress and carried states."""
+        """Restore weights, moving average and optimizer from a checkpoint;
+        its progress and carried states.
+        """
         state = store.document(content, TRAINING_STATE, folder)
         state.pop("data", None)
         if (before := state.pop("teachers", [])) != self.teachers:
             raise CheckpointRefused(
-                f"{folder}: wanted the teachers that the run began with, whose weights have the hashes "
-                f"{before!r:.200}; got {self.teachers!r:.200}. Put them back: train.distillation.teachers."
+                f"{folder}: wanted the teachers that the run began with, whose weights have the "
+                f"hashes {before!r:.200}; got {self.teachers!r:.200}. Put them back: "
+                "train.distillation.teachers."
             )
         changed = changed_environment(
             state.pop("environment", None), self.environment, folder / TRAINING_STATE
@@ -220,14 +233,19 @@ class Checkpointer:
         run_state = RunState.from_dict(state, folder / TRAINING_STATE)
         saved = store.tensors(content, TRAINING_TENSORS, folder)
         weights = store.tensors(content, WEIGHTS, folder)
-        wanted = [] if self.ema is None else [f"weight.{name}" for name in self.ema.names]
-        wanted += [] if carried is None else [f"carried.{name}" for name in carried.tensors()]
+        wanted = []
+        if self.ema is not None:
+            wanted += [f"weight.{name}" for name in self.ema.names]
+        if carried is not None:
+            wanted += [f"carried.{name}" for name in carried.tensors()]
         if missing := [name for name in wanted if name not in saved]:
             raise CheckpointRefused(
-                f"{folder / TRAINING_TENSORS}: wanted {missing[0]}; got none. Use another checkpoint."
+                f"{folder / TRAINING_TENSORS}: wanted {missing[0]}; got "
+                "none. Use another checkpoint."
             )
         if self.sharded is not None:
-            saved, weights = self.sharded.scatter(saved), self.sharded.scatter(weights)
+            saved = self.sharded.scatter(saved)
+            weights = self.sharded.scatter(weights)
         if self.ema is not None:
             for mean, name in zip(self.ema.means, self.ema.names, strict=True):
                 mean.copy_(weights[name])
@@ -253,7 +271,9 @@ class Checkpointer:
 
 
 def average_checkpoints(run: Path, count: int, on_event: EventHandler) -> dict[str, Tensor]:
-    """The mean of the weights of a run's last `count` regular checkpoints; damaged ones are left out."""
+    """The mean of the weights of a run's last `count` regular checkpoints;
+    damaged ones are left out.
+    """
     total = WeightSum()
     for step in regular_steps(run)[-count:]:
         folder = store.step_folder(run, step)

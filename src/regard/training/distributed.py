@@ -1,8 +1,9 @@
-"""Data-parallel training by the processes that torchrun starts: collectives, agreement checks, gradient buckets.
+"""Data-parallel training by the processes that torchrun starts: collectives, agreement checks,
+gradient buckets.
 
-Each rank has the whole model and its share of every batch. An update equals that of a single process: gradients are
-summed over all ranks and divided once, by all target tokens. If a rank stops answering, the others name it and exit
-within `train.distributed_timeout`.
+Each rank has the whole model and its share of every batch. An update equals that of a single
+process: gradients are summed over all ranks and divided once, by all target tokens. If a rank stops
+answering, the others name it and exit within `train.distributed_timeout`.
 """
 
 import json
@@ -69,7 +70,9 @@ class ProcessGroup:
     def seed_at(self, seed: int, step: int) -> int:
         """The random seed of an update: one per rank; rank 0 has that of a single process."""
         shared = _mix(seed, step)
-        return shared if self.is_main else _mix(shared, self.rank)
+        if self.is_main:
+            return shared
+        return _mix(shared, self.rank)
 
     def own_lanes(self, count: int) -> Int[Tensor, " lanes"]:
         """Which of `count` lanes of running text belong to this rank."""
@@ -98,9 +101,9 @@ class ProcessGroup:
             if first.get(key) != other.get(key)
         ]
         if differences:
-            got = "; ".join(differences[:5]) + (
-                f" and {len(differences) - 5} more" if len(differences) > 5 else ""
-            )
+            got = "; ".join(differences[:5])
+            if len(differences) > 5:
+                got += f" and {len(differences) - 5} more"
             wanted = "one recipe, one corpus and one version in all processes"
             raise InvalidArgument(
                 "ranks", wanted=wanted, got=got, remedy="Start them all with the same."
@@ -108,7 +111,9 @@ class ProcessGroup:
 
     @contextmanager
     def communication(self) -> Iterator[None]:
-        """Turns an error of a collective in this context into one that names the rank that does not answer."""
+        """Turns an error of a collective in this context into one that names the rank
+        that does not answer.
+        """
         try:
             yield
         except RuntimeError as error:
@@ -119,9 +124,12 @@ class ProcessGroup:
         return not self.single and (isinstance(error, dist.DistError) or "gloo" in str(error))
 
     def unresponsive(self, error: RuntimeError) -> TrainingFailed:
-        """An error that names the ranks that do not answer: those that do report it in the store."""
+        """An error that names the ranks that do not answer:
+        those that do report it in the store.
+        """
         others = set(range(self.world_size)) - {self.rank}
-        with suppress(Exception):  # the store's host may be down as well
+        # The store's host may be down as well.
+        with suppress(Exception):
             self.store.set(f"waits/{self.rank}", "")
             deadline = time.monotonic() + GRACE
             while len(others) > 1 and time.monotonic() < deadline:
@@ -130,8 +138,9 @@ class ProcessGroup:
         silent = ", ".join(map(str, sorted(others))) or "any other"
         got = " ".join(str(error).split())
         return TrainingFailed(
-            f"rank {self.rank} of {self.world_size}: wanted an answer of every other; got none from rank {silent} "
-            f"({got[:200]}). The last checkpoint is intact: check that process, and resume."
+            f"rank {self.rank} of {self.world_size}: wanted an answer of every other; "
+            f"got none from rank {silent} ({got[:200]}). The last checkpoint is intact: "
+            "check that process, and resume."
         )
 
 
@@ -139,7 +148,9 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def _mix(seed: int, step: int) -> int:
-    """One seed from two numbers, with unrelated results for neighbors (the finalizer of SplitMix64)."""
+    """One seed from two numbers, with unrelated results for neighbors (the finalizer
+    of SplitMix64).
+    """
     z = (seed * 0x9E3779B97F4A7C15 + step + 1) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
     return (z ^ (z >> 31)) % 2**63
@@ -149,7 +160,8 @@ def _mix(seed: int, step: int) -> int:
 def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
     """The processes that torchrun started, connected; without torchrun, this process alone.
 
-    No collective waits longer than `timeout` seconds. On GPUs, "cuda" is this process's own device from here on.
+    No collective waits longer than `timeout` seconds. On GPUs, "cuda" is this process's own device
+    from here on.
     """
     rank, world_size, local_rank = _environment()
     if world_size == 1:
@@ -173,16 +185,16 @@ def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
     except (RuntimeError, ValueError) as error:
         got = " ".join(str(error).split())[:300]
         raise TrainingFailed(
-            f"rank {rank} of {world_size}: wanted to meet the others; got {got}. Start all of them, with torchrun."
+            f"rank {rank} of {world_size}: wanted to meet the others; got {got}. "
+            "Start all of them, with torchrun."
         ) from error
     completed = False
     try:
         yield ProcessGroup(rank, world_size, store)
         completed = True
     finally:
-        if (
-            completed or device == "cpu"
-        ):  # on a GPU this would wait for a collective that never completes
+        # On a GPU this would wait for a collective that never completes.
+        if completed or device == "cpu":
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
@@ -190,18 +202,19 @@ def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
 def _private_store(store: Any, rank: int, world_size: int, timeout: int) -> Any:
     """The rendezvous store under a prefix that only these processes use.
 
-    After a restart torchrun's store still holds the keys of the processes before, whose addresses are dead. Rank 0
-    chooses a prefix, every other rank acknowledges it with a random token, and rank 0 publishes the tokens.
+    After a restart torchrun's store still holds the keys of the processes before, whose addresses
+    are dead. Rank 0 chooses a prefix, every other rank acknowledges it with a random token, and
+    rank 0 publishes the tokens.
     """
     token = secrets.token_hex(8)
     if rank == 0:
         store.set("regard/name", token)
-        tokens = [
-            store.get(f"regard/{token}/{other}").decode() for other in range(1, world_size)
-        ]  # waits for each
+        # Waits for each.
+        tokens = [store.get(f"regard/{token}/{other}").decode() for other in range(1, world_size)]
         store.set(f"regard/{token}/answers", " ".join(tokens))
         return dist.PrefixStore(f"regard/{token}", store)  # type: ignore[attr-defined]
-    deadline, prefix = time.monotonic() + timeout, ""
+    deadline = time.monotonic() + timeout
+    prefix = ""
     while time.monotonic() < deadline:
         if (current := store.get("regard/name").decode()) != prefix:
             prefix = current
@@ -235,29 +248,36 @@ def _environment() -> tuple[int, int, int]:
 
 
 class GradientBuckets:
-    """Sums the gradients over all ranks in buckets, overlapping communication with the backward pass.
+    """Sums the gradients over all ranks in buckets,
+    overlapping communication with the backward pass.
 
-    Content and order of the buckets depend on the model alone, so sums have the same bits in a resumed run.
+    Content and order of the buckets depend on the model alone, so sums have the same bits in a
+    resumed run.
     """
 
     def __init__(self, model: nn.Module, process_group: ProcessGroup) -> None:
-        self.model, self.process_group = model, process_group
+        self.model = model
+        self.process_group = process_group
         self.buckets: list[list[nn.Parameter]] = []
         self.bucket_of: dict[nn.Parameter, int] = {}
         self.missing: list[int] = []  # gradients that each bucket still lacks
         self.sent: list[tuple[Tensor, Any]] = []
 
     def expect(self) -> None:
-        """Announce that the next backward pass is the last of this update: buckets are sent as they fill."""
+        """Announce that the next backward pass is the last of this update:
+        buckets are sent as they fill.
+        """
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        if len(trained) != len(
-            self.bucket_of
-        ):  # the first time, and when frozen weights are unfrozen
+        # Different the first time, and when frozen weights are unfrozen.
+        if len(trained) != len(self.bucket_of):
             self._arrange(trained)
-        self.sent, self.missing = [], [len(bucket) for bucket in self.buckets]
+        self.sent = []
+        self.missing = [len(bucket) for bucket in self.buckets]
 
     def send_rest(self) -> None:
-        """Send the buckets with weights that this rank's batch did not use, before any other collective."""
+        """Send the buckets with weights that this rank's batch did not use,
+        before any other collective.
+        """
         while len(self.sent) < len(self.buckets):
             self._send()
         self.missing = []
@@ -273,7 +293,8 @@ class GradientBuckets:
                 parameter.grad = piece.view_as(parameter)
 
     def _arrange(self, trained: list[nn.Parameter]) -> None:
-        self.buckets, free = [], 0
+        self.buckets = []
+        free = 0
         for parameter in reversed(trained):
             if parameter.nbytes > free:
                 self.buckets.append([])
@@ -281,7 +302,8 @@ class GradientBuckets:
             self.buckets[-1].append(parameter)
             free -= parameter.nbytes
             if parameter not in self.bucket_of:
-                parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
+                hook = parameter.register_post_accumulate_grad_hook
+                hook(self._ready)  # type: ignore[no-untyped-call]
         self.bucket_of = {
             parameter: number for number, bucket in enumerate(self.buckets) for parameter in bucket
         }
@@ -296,8 +318,7 @@ class GradientBuckets:
     def _send(self) -> None:
         """Start the all-reduce of the next bucket. All ranks send buckets in the same order."""
         bucket = self.buckets[len(self.sent)]
-        flat = torch.cat(
-            [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in bucket]
-        )
+        gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in bucket]
+        flat = torch.cat(gradients)
         with self.process_group.communication():
             self.sent.append((flat, dist.all_reduce(flat, async_op=True)))

@@ -1,4 +1,6 @@
-"""The versions, processor and threads that a run is computed with, whose change changes the last bits of its sums."""
+"""The versions, processor and threads that a run is computed with,
+whose change changes the last bits of its sums.
+"""
 
 import platform
 from collections.abc import Mapping
@@ -15,17 +17,20 @@ Environment = Mapping[str, str | int]
 
 def environment(device: torch.device, processes: int) -> dict[str, str | int]:
     """All that is not in the recipe and has an influence on the order or the precision of sums."""
+    on_gpu = device.type == "cuda"
     return {
         "regard": __version__,
         "torch": torch.__version__,
-        "processor": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "processor": torch.cuda.get_device_name(device) if on_gpu else _processor(),
         "threads": torch.get_num_threads(),
         "processes": processes,
     }
 
 
 def changed_environment(before: Any, now: Environment, where: Path) -> str | None:
-    """A sentence that names what differs; None where nothing does, or where `before` is unknown (None)."""
+    """A sentence that names what differs; None where nothing does,
+    or where `before` is unknown (None).
+    """
     if before is None:
         return None
     if not isinstance(before, Mapping) or not all(
@@ -41,7 +46,10 @@ def changed_environment(before: Any, now: Environment, where: Path) -> str | Non
     ]
     if not differences:
         return None
-    return f"resumed with {', '.join(differences)}: its weights may differ in the last bits from those of one whole run"
+    return (
+        f"resumed with {', '.join(differences)}: "
+        "its weights may differ in the last bits from those of one whole run"
+    )
 
 
 def _processor() -> str:
@@ -51,4 +59,5 @@ def _processor() -> str:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{platform.machine()} {names[0] if names else platform.processor()}".strip()
+    name = names[0] if names else platform.processor()
+    return f"{platform.machine()} {name}".strip()

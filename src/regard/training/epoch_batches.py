@@ -24,17 +24,19 @@ WASTE = 8  # recurrent steps per token above which packed batches get a warning
 
 
 def lanes_of(config: TrainConfig, context_length: int | None) -> int | None:
-    """The number of lanes of running text whose recurrent state is carried; None where it is not."""
-    return (
-        max(1, config.batch_tokens // context_length)
-        if config.carry_state and context_length
-        else None
-    )
+    """The number of lanes of running text whose recurrent state is carried;
+    None where it is not.
+    """
+    if not config.carry_state or not context_length:
+        return None
+    return max(1, config.batch_tokens // context_length)
 
 
 @dataclass(frozen=True)
 class EpochBatches:
-    """Calling it with an epoch and the number of its first batch gives the batches of this rank from there on."""
+    """Calling it with an epoch and the number of its first batch gives the batches
+    of this rank from there on.
+    """
 
     config: TrainConfig
     corpus: Corpus
@@ -44,7 +46,9 @@ class EpochBatches:
     process_group: ProcessGroup = SINGLE_PROCESS
 
     def __call__(self, epoch: int, start: int) -> Iterator[Batch]:
-        config, rank, world = self.config, self.process_group.rank, self.process_group.world_size
+        config = self.config
+        rank = self.process_group.rank
+        world = self.process_group.world_size
         if self.lanes is not None:
             made = stateful_batches(
                 self.corpus, rows=self.lanes, start=start, rank=rank, world=world
@@ -61,13 +65,16 @@ class EpochBatches:
                 augment=self.augment,
                 device=self.device,
             )
-        return prefetch(map(pin_memory, made) if self.device == "cuda" else made)
+        if self.device == "cuda":
+            made = map(pin_memory, made)
+        return prefetch(made)
 
     @cached_property
     def total_steps(self) -> int:
         """The updates of a run, by `max_steps` and `max_epochs`.
 
-        Every epoch is counted as the first: those of a large corpus may have a few batches more or fewer.
+        Every epoch is counted as the first: those of a large corpus may have a few batches more or
+        fewer.
         """
         config = self.config
         if config.max_epochs is None:
@@ -79,7 +86,9 @@ class EpochBatches:
             shifted = shift_contexts(self.corpus, seed=config.seed, epoch=0)
             number = sum(1 for _ in plan(shifted, **self._plan, epoch=0))
         steps = config.max_epochs * -(-number // config.accumulate_steps)
-        return steps if config.max_steps is None else min(steps, config.max_steps)
+        if config.max_steps is None:
+            return steps
+        return min(steps, config.max_steps)
 
     @property
     def _plan(self) -> dict[str, Any]:
@@ -89,7 +98,10 @@ class EpochBatches:
 
     @cached_property
     def _capacity(self) -> PackedCapacity | None:
-        """Of packed batches. On a GPU all are filled to one shape, with CUDA graphs and without, for equal results."""
+        """Of packed batches.
+
+        On a GPU all are filled to one shape, with CUDA graphs and without, for equal results.
+        """
         if not self.config.packed:
             return None
         return PackedCapacity.of(
@@ -97,15 +109,18 @@ class EpochBatches:
         )
 
     def padding_warning(self) -> str | None:
-        """A warning where most steps of a recurrent decoder lie behind the end of their packed sequences."""
+        """A warning where most steps of a recurrent decoder lie behind the end
+        of their packed sequences.
+        """
         capacity = self._capacity
         if capacity is None or not capacity.filled:
             return None
-        steps, tokens = capacity.rows * max(capacity.longest), max(capacity.positions)
+        steps = capacity.rows * max(capacity.longest)
+        tokens = max(capacity.positions)
         if steps <= WASTE * tokens:
             return None
         return (
-            f"train.packed: {capacity.rows:,} sequences of a batch take as many steps as the corpus's longest, "
-            f"{max(capacity.longest):,}: {steps:,} for {tokens:,} tokens. Take the longest out of the data, or leave "
-            "train.packed out."
+            f"train.packed: {capacity.rows:,} sequences of a batch take as many steps as the "
+            f"corpus's longest, {max(capacity.longest):,}: {steps:,} for {tokens:,} tokens. Take "
+            "the longest out of the data, or leave train.packed out."
         )

@@ -9,17 +9,18 @@ from torch import nn
 from regard.core.errors import CheckpointRefused
 from regard.core.shapes import Bool, Float, Tensor
 
-PREFIX = (
-    "frozen_rows."  # before the name of a matrix, in the tensors of a checkpoint's training state
-)
+# Before the name of a matrix, in the tensors of a checkpoint's training state.
+PREFIX = "frozen_rows."
 
 
 class FrozenRows:
-    """Rows of a model's matrices that are not trained, while the other rows of the same matrices are.
+    """Rows of a model's matrices that are not trained,
+    while the other rows of the same matrices are.
 
-    Their gradient becomes zero as soon as it is computed. So they count neither in the gradient norm
-    nor in the state of the optimizer, and AdamW, which gives embeddings no weight decay, adds zero to
-    them. A checkpoint names them in its training state: a resumed run needs no file of word vectors.
+    Their gradient becomes zero as soon as it is computed. So they count neither in the gradient
+    norm nor in the state of the optimizer, and AdamW, which gives embeddings no weight decay, adds
+    zero to them. A checkpoint names them in its training state: a resumed run needs no file of word
+    vectors.
 
     names   of the matrices that have such rows
     """
@@ -35,7 +36,8 @@ class FrozenRows:
             matrix = self.matrices[name]
             mask = frozen.to(matrix.device)[:, None]  # (V, 1)
             is_trained = matrix.requires_grad
-            # PyTorch takes a hook of trained parameters only; train.unfreeze_after may train it later.
+            # PyTorch takes a hook of trained parameters only;
+            # train.unfreeze_after may train it later.
             matrix.requires_grad_(True)
             matrix.register_hook(partial(_without_rows, mask))  # type: ignore[no-untyped-call]
             matrix.requires_grad_(is_trained)

@@ -1,7 +1,7 @@
 """Fully sharded data parallelism: weights, gradients and optimizer state divided among the ranks.
 
-PyTorch's `fully_shard`, block by block: the weights of a block are gathered only while it computes. Checkpoints hold
-whole tensors, gathered one by one, so they are the same as those of any other run.
+PyTorch's `fully_shard`, block by block: the weights of a block are gathered only while it computes.
+Checkpoints hold whole tensors, gathered one by one, so they are the same as those of any other run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,18 +22,24 @@ from regard.training.distributed import ProcessGroup
 
 
 class ShardedModel(nn.Module):
-    """A model with its objective. Weights outside of blocks stay gathered from the forward through the backward."""
+    """A model with its objective.
+
+    Weights outside of blocks stay gathered from the forward through the backward.
+    """
 
     def __init__(
         self, model: Model, objective: Objective, process_group: ProcessGroup, device: str
     ) -> None:
         super().__init__()
-        self.model, self.objective, self.process_group = model, objective, process_group
+        self.model = model
+        self.objective = objective
+        self.process_group = process_group
         mesh = init_device_mesh(device, (process_group.world_size,))
         blocks = [module for module in model.modules() if isinstance(module, TransformerBlock)]
         for module in (*blocks, self):
             sharded = fully_shard(module, mesh=mesh, reshard_after_forward=module is not self)
-            sharded.set_gradient_divide_factor(1.0)  # a sum: it is divided once, by all tokens
+            # The gradient is a sum: it is divided once, by all tokens.
+            sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
 
     def forward(self, batch: Batch, step: int) -> BatchLoss:
@@ -55,7 +61,10 @@ class ShardedModel(nn.Module):
                 part.set_reshard_after_forward(part is not self, recurse=False)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The whole tensors, on rank 0's host; other ranks get none. A collective: all ranks must call it."""
+        """The whole tensors, on rank 0's host; other ranks get none.
+
+        A collective: all ranks must call it.
+        """
         gathered = {}
         for name, tensor in tensors.items():
             full = self.full_tensor(tensor)
@@ -64,7 +73,9 @@ class ShardedModel(nn.Module):
         return gathered
 
     def scatter(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The shards of this rank of all tensors of a checkpoint: of weights, and of the optimizer state of each."""
+        """The shards of this rank of all tensors of a checkpoint: of weights,
+        and of the optimizer state of each.
+        """
         own = dict(self.model.named_parameters())
         shards = dict(tensors)
         for name, tensor in tensors.items():

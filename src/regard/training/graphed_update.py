@@ -1,6 +1,7 @@
 """Training updates as CUDA graphs: loss and gradients of a batch, recorded once for each shape.
 
-A replay draws the random numbers of the current seed: a run is bit-identical with and without graphs.
+A replay draws the random numbers of the current seed: a run is bit-identical with and without
+graphs.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from regard.data.batching import Batch
 from regard.kernels.cuda_graphs import GraphRecorder, first_line
 
 Shapes = tuple[torch.Size, ...]
-MAX_SHAPES = 4  # that are recorded: others are rare, such as the end of a text, and each needs memory of its own
+# Other shapes are not recorded: they are rare, such as the end of a text,
+# and each needs memory of its own.
+MAX_SHAPES = 4
 
 
 class RecordedBatch:
@@ -30,7 +33,9 @@ class RecordedBatch:
 
 
 class GraphedUpdate:
-    """Loss and gradients of batches without padding: running text, or packed batches filled up to one size."""
+    """Loss and gradients of batches without padding: running text,
+    or packed batches filled up to one size.
+    """
 
     def __init__(self, model: nn.Module, warn: Callable[[str], None]) -> None:
         self.parameters = list(model.parameters())
@@ -39,11 +44,14 @@ class GraphedUpdate:
         self.recorded: dict[Shapes, RecordedBatch] = {}
         if not self.enabled:
             warn(
-                "train.cuda_graphs: wanted a GPU; got none. Every kernel is launched by itself, to the same result."
+                "train.cuda_graphs: wanted a GPU; got none. Every kernel is launched "
+                "by itself, to the same result."
             )
 
     def __call__(self, batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
-        """What `compute` returns, the losses of a batch, with the gradients it leaves in parameters that had none."""
+        """What `compute` returns, the losses of a batch,
+        with the gradients it leaves in parameters that had none.
+        """
         if not self.enabled or _has_padding(batch):
             return compute(batch)
         inputs = batch_tensors(batch)
@@ -67,7 +75,9 @@ class GraphedUpdate:
 
 
 def _fail(error: RuntimeError) -> None:
-    """Raise: PyTorch's random numbers are unusable after a failed recording, so that training cannot go on."""
+    """Raise: PyTorch's random numbers are unusable after a failed recording,
+    so that training cannot go on.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         raise error
     raise TrainingFailed(

@@ -12,7 +12,9 @@ from regard.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Validation:
-    """Metrics of a model on the validation data, some of its outputs, and the means of its heads over their inputs."""
+    """Metrics of a model on the validation data, some of its outputs,
+    and the means of its heads over their inputs.
+    """
 
     values: dict[str, float]
     samples: list[dict[str, str]] = field(default_factory=list)
@@ -24,7 +26,9 @@ Validate = Callable[[Model], Validation]
 
 @dataclass(frozen=True)
 class ValidationHistory:
-    """What early stopping, keeping the best checkpoint and the plateau schedule need of past validations."""
+    """What early stopping, keeping the best checkpoint
+    and the plateau schedule need of past validations.
+    """
 
     best: float | None = None  # value of the monitored metric
     best_step: int | None = None
@@ -34,20 +38,27 @@ class ValidationHistory:
     def after(
         self, values: dict[str, float], step: int, config: TrainConfig
     ) -> "ValidationHistory":
-        """The history with one more validation. Of equal values the last is the best: it has trained longest.
+        """The history with one more validation.
+
+        Of equal values the last is the best: it has trained longest.
 
         A value that is not finite is never the best.
         """
-        value, higher_is_better = values[config.monitor], HIGHER_IS_BETTER[config.monitor]
-        better = self.best is None or (value > self.best if higher_is_better else value < self.best)
+        value = values[config.monitor]
+        higher_is_better = HIGHER_IS_BETTER[config.monitor]
+        if self.best is None:
+            better = True
+        elif higher_is_better:
+            better = value > self.best
+        else:
+            better = value < self.best
         if better and isfinite(value):
             return replace(self, best=value, best_step=step, waited=0)
         waited = self.waited + 1
         halve = config.lr_schedule == "plateau" and waited % config.plateau == 0
         best_step = step if value == self.best else self.best_step
-        return replace(
-            self, best_step=best_step, waited=waited, factor=self.factor * (0.5 if halve else 1.0)
-        )
+        factor = self.factor * 0.5 if halve else self.factor
+        return replace(self, best_step=best_step, waited=waited, factor=factor)
 
     def exhausted(self, config: TrainConfig) -> bool:
         """Whether early stopping ends the run."""

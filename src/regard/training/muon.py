@@ -10,15 +10,16 @@ from regard.core.shapes import Float, Tensor
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon` with the same updates and state, for Nesterov's momentum and adjust_lr_fn "match_rms_adamw".
+    """`torch.optim.Muon` with the same updates and state,
+    for Nesterov's momentum and adjust_lr_fn "match_rms_adamw".
 
-    PyTorch's takes one matrix after the other, some twenty small kernels for each: on a GPU their launches take longer
-    than the update of a small model. As with fused AdamW, `found_inf` skips an update without waiting for the device.
+    PyTorch's takes one matrix after the other, some twenty small kernels for each: on a GPU their
+    launches take longer than the update of a small model. As with fused AdamW, `found_inf` skips an
+    update without waiting for the device.
     """
 
-    found_inf: Float[Tensor, ""] | None = (
-        None  # 1 where gradients are not finite: nothing changes then
-    )
+    # 1 where gradients are not finite: nothing changes then.
+    found_inf: Float[Tensor, ""] | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -35,12 +36,14 @@ class Muon(torch.optim.Muon):
 
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         """Update weights of one shape."""
-        rate, momentum = float(group["lr"]), group["momentum"]
+        rate = float(group["lr"])
+        momentum = group["momentum"]
         for weight in weights:
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         buffers = [self.state[weight]["momentum_buffer"] for weight in weights]
-        gradients, before = torch.stack([weight.grad for weight in weights]), torch.stack(buffers)  # type: ignore[misc]
+        gradients = torch.stack([weight.grad for weight in weights])  # type: ignore[misc]
+        before = torch.stack(buffers)  # (n, X, Y)
         means = before.lerp(gradients, 1 - momentum)
         ahead = gradients.lerp(means, momentum)
         changes = orthogonalize(ahead, group["ns_coefficients"], group["ns_steps"], group["eps"])
@@ -48,7 +51,8 @@ class Muon(torch.optim.Muon):
         shrink: float | Tensor = 1 - rate * group["weight_decay"]
         if self.found_inf is not None:
             finite = self.found_inf == 0
-            means, changes = torch.where(finite, means, before), torch.where(finite, changes, 0.0)
+            means = torch.where(finite, means, before)
+            changes = torch.where(finite, changes, 0.0)
             shrink = torch.where(finite, shrink, 1.0)
         torch._foreach_copy_(buffers, means.unbind())
         torch._foreach_mul_(weights, shrink)
@@ -61,10 +65,14 @@ def orthogonalize(
     steps: int,
     eps: float,
 ) -> Float[Tensor, "n X Y"]:
-    """The nearest orthogonal matrices, roughly, in bfloat16, by Newton-Schulz iteration of the fifth order."""
+    """The nearest orthogonal matrices, roughly, in bfloat16,
+    by Newton-Schulz iteration of the fifth order.
+    """
     a, b, c = coefficients
     tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if tall else matrices).bfloat16()
+    # The product with the transpose is smaller where a matrix has more columns than rows.
+    wide = matrices.mT if tall else matrices
+    x = wide.bfloat16()
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)  # the spectral norm is at most 1
     for _ in range(steps):
         gram = x @ x.mT

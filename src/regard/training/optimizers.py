@@ -1,4 +1,6 @@
-"""AdamW and Muon, freezing, the moving average of the weights, and the optimizer state in a checkpoint."""
+"""AdamW and Muon, freezing, the moving average of the weights,
+and the optimizer state in a checkpoint.
+"""
 
 import fnmatch
 from collections.abc import Iterator, Mapping
@@ -20,7 +22,10 @@ from regard.training.muon import Muon
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Exclude the weights whose names match from training. A pattern that matches none is refused."""
+    """Exclude the weights whose names match from training.
+
+    A pattern that matches none is refused.
+    """
     parameters = dict(model.named_parameters())
     problems = []
     for pattern in patterns:
@@ -41,16 +46,18 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 class Optimizer:
-    """AdamW for all weights, or Muon for hidden matrices and AdamW for the rest, behind one interface.
+    """AdamW for all weights, or Muon for hidden matrices and AdamW for the rest,
+    behind one interface.
 
-    AdamW: https://arxiv.org/abs/1711.05101. Weight decay applies to matrices, never to biases, norms and embeddings.
-    Muon: https://kellerjordan.github.io/posts/muon, with the update scaled to AdamW's so that both share one learning
-    rate (https://arxiv.org/abs/2502.16982).
+    AdamW: https://arxiv.org/abs/1711.05101. Weight decay applies to matrices, never to biases,
+    norms and embeddings. Muon: https://kellerjordan.github.io/posts/muon, with the update scaled to
+    AdamW's so that both share one learning rate (https://arxiv.org/abs/2502.16982).
     """
 
     def __init__(self, model: Model, config: TrainConfig) -> None:
         self.model = model
-        # Weights that are frozen for the first epochs have no gradient until then: optimizers skip them.
+        # Weights that are frozen for the first epochs have no gradient until then:
+        # optimizers skip them.
         trained = [
             p for p in model.parameters() if p.requires_grad or config.unfreeze_after is not None
         ]
@@ -64,8 +71,10 @@ class Optimizer:
             for parameters, decay in ((decayed, config.weight_decay), (others, 0.0))
             if parameters
         ]
-        betas, decay = (config.betas[0], config.betas[1]), config.weight_decay
-        self.adamw, self.muon = None, None
+        betas = (config.betas[0], config.betas[1])
+        decay = config.weight_decay
+        self.adamw = None
+        self.muon = None
         if groups:
             self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
         if matrices:
@@ -82,7 +91,8 @@ class Optimizer:
             part.step()
 
     def step_if_finite(self, losses: Float[Tensor, " N"], norm: Float[Tensor, ""]) -> HostFuture:
-        """Update the weights if losses and gradient norm are finite; these, copied to the host asynchronously.
+        """Update the weights if losses and gradient norm are finite; these,
+        copied to the host asynchronously.
 
         On a GPU the optimizers make this decision on the device, so the host does not wait.
         """
@@ -98,7 +108,9 @@ class Optimizer:
         return future
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The state of each weight: "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME", or "momentum_buffer.NAME"."""
+        """The state of each weight: "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME",
+        or "momentum_buffer.NAME".
+        """
         return {
             f"{key}.{name}": tensor
             for part in self.parts
@@ -108,7 +120,10 @@ class Optimizer:
         }
 
     def load_state_tensors(self, saved: Mapping[str, Tensor], where: Path) -> None:
-        """Restore the state of each weight from a file named by `where`. One without gradients so far has none."""
+        """Restore the state of each weight from a file named by `where`.
+
+        One without gradients so far has none.
+        """
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for part in self.parts:
             keys = ("momentum_buffer",) if part is self.muon else ("exp_avg", "exp_avg_sq", "step")
@@ -120,11 +135,9 @@ class Optimizer:
                     shape = () if key == "step" else parameter.shape
                     if tensor is None or tensor.shape != shape or not bool(tensor.isfinite().all()):
                         wanted = f"a finite {key} of shape {tuple(shape)} for {names[parameter]}"
-                        got = (
-                            "none"
-                            if tensor is None
-                            else f"shape {tuple(tensor.shape)}, or numbers that are not"
-                        )
+                        got = "none"
+                        if tensor is not None:
+                            got = f"shape {tuple(tensor.shape)}, or numbers that are not"
                         raise CheckpointRefused(
                             f"{where}: wanted {wanted}; got {got}. Use another checkpoint."
                         )
@@ -132,7 +145,9 @@ class Optimizer:
 
 
 def hidden_matrices(model: Model) -> set[nn.Parameter]:
-    """The 2-D weights of linear and recurrent layers, without embeddings and the projection to logits."""
+    """The 2-D weights of linear and recurrent layers,
+    without embeddings and the projection to logits.
+    """
     layers = (module for module in model.modules() if isinstance(module, nn.Linear | nn.RNNBase))
     return {p for layer in layers for p in layer.parameters(recurse=False) if p.dim() == 2} - set(
         model.output_weights
@@ -149,7 +164,9 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Average in the weights after update `step`, counted from 0. The decay is lower early in the run."""
+        """Average in the weights after update `step`, counted from 0.
+        The decay is lower early in the run.
+        """
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self.means, list(model.parameters()), 1 - decay)
 

@@ -23,9 +23,8 @@ class RunState:
     skipped: int = 0  # consecutive updates without a finite gradient
     grad_norm: float | None = 0.0  # of the last update; None: not finite
     loss_since: float = 0.0  # summed since the last line of the log
-    nll_since: float = (
-        0.0  # of it, the negative log-likelihood: without label smoothing, R-Drop and penalties
-    )
+    # Of it, the negative log-likelihood: without label smoothing, R-Drop and penalties.
+    nll_since: float = 0.0
     tokens_since: int = 0
     history: ValidationHistory = field(default_factory=ValidationHistory)
     validated: bool = True  # whether the validation due at this step, if any, is done
@@ -44,7 +43,10 @@ class RunState:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], where: Path) -> "RunState":
-        """From the content of training.json, the file `where`. Values of other types are refused."""
+        """From the content of training.json, the file `where`.
+
+        Values of other types are refused.
+        """
         history = ValidationHistory(**_checked(ValidationHistory, values.get("history"), where))
         return RunState(**_checked(RunState, {**values, "history": history}, where))
 
@@ -58,12 +60,15 @@ def _checked(part: type, values: object, where: Path) -> dict[str, Any]:
         )
     checked = dict(values)
     for key, hint in hints.items():
-        value, real = values[key], float in (hint, *get_args(hint))
+        value = values[key]
+        real = float in (hint, *get_args(hint))
         if not fits(value, hint) or (type(value) is int and value < 0 and not real):
             raise CheckpointRefused(
                 f"{where}: wanted {key} of a run; got {value!r:.80}. It was changed."
             )
-        checked[key] = float(value) if type(value) is int and real else value
+        if type(value) is int and real:
+            value = float(value)
+        checked[key] = value
     return checked
 
 

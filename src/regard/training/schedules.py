@@ -1,4 +1,6 @@
-"""The learning rate of each update: a function of its number and of the plateau schedule's factor."""
+"""The learning rate of each update:
+a function of its number and of the plateau schedule's factor.
+"""
 
 from math import cos, pi, sqrt
 
@@ -8,9 +10,11 @@ from regard.training.config import TrainConfig
 def learning_rate_at(
     step: int, config: TrainConfig, *, total_steps: int | None = None, plateau_factor: float = 1.0
 ) -> float:
-    """The learning rate of update `step`, counted from 0: linear warm-up, then the configured decay.
+    """The learning rate of update `step`, counted from 0: linear warm-up,
+    then the configured decay.
 
-    `total_steps` is where cosine and linear end: the run's length, `max_steps` unless epochs end it.
+    `total_steps` is where cosine and linear end: the run's length, `max_steps` unless epochs end
+    it.
     """
     peak = config.learning_rate * plateau_factor
     warmup = config.warmup

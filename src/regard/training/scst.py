@@ -1,7 +1,8 @@
-"""Self-critical sequence training (https://arxiv.org/abs/1612.00563): REINFORCE with the greedy output as baseline.
+"""Self-critical sequence training (https://arxiv.org/abs/1612.00563):
+REINFORCE with the greedy output as baseline.
 
-With several samples of each source, the baseline of each is the mean reward of the others instead: it needs no search
-of its own, and its variance is lower (https://arxiv.org/abs/2003.09971).
+With several samples of each source, the baseline of each is the mean reward of the others instead:
+it needs no search of its own, and its variance is lower (https://arxiv.org/abs/2003.09971).
 
 Samples are a function of the seed, the update's number and the weights, so a resumed run is exact.
 """
@@ -28,9 +29,11 @@ Reward = Callable[[int, Hypothesis], float]  # of an output for this row of the 
 
 
 class SelfCriticalSampler:
-    """Samples outputs for each source of a batch; the advantage of each is its reward less a baseline.
+    """Samples outputs for each source of a batch;
+    the advantage of each is its reward less a baseline.
 
-    samples       of each source; of one, the baseline is the reward of the greedy output, of several the others' mean
+    samples       of each source; of one, the baseline is the reward of the greedy output, of
+                  several the others' mean
     temperature   of the softmax that tokens are sampled from
     """
 
@@ -45,41 +48,52 @@ class SelfCriticalSampler:
         special_tokens: SpecialTokens = DEFAULT_TOKENS,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.reward, self.seed, self.process_group = reward, seed, process_group
-        self.samples, self.temperature, self.special_tokens = samples, temperature, special_tokens
+        self.reward = reward
+        self.seed = seed
+        self.process_group = process_group
+        self.samples = samples
+        self.temperature = temperature
+        self.special_tokens = special_tokens
         self.greedy = DecodeConfig(max_length=max_length)
 
     def __call__(
         self, model: Seq2Seq, batch: Batch, step: int
     ) -> tuple[Tokens, Float[Tensor, " B"]]:
-        """The sampled outputs from the start token to the end token, and their advantages; of a source, in a row."""
+        """The sampled outputs from the start token to the end token, and their advantages;
+        of a source, in a row.
+        """
         seed = self.seed * STEPS + step * self.process_group.world_size + self.process_group.rank
-        was_training, device = model.training, next(model.parameters()).device
+        was_training = model.training
+        device = next(model.parameters()).device
         model.eval()
         # Without autocast, because CUDA graphs of the steps are recorded without it.
         with torch.inference_mode(), torch.autocast(device.type, enabled=False):
             assert not isinstance(batch.source, PackedSequences)
             memory = model.encode(batch.source)
             assert memory is not None
-            baselines = self._decode(model, memory, self.greedy) if self.samples == 1 else []
+            baselines = []
+            if self.samples == 1:
+                baselines = self._decode(model, memory, self.greedy)
             repeated = memory.reorder(repeated_rows(len(batch.rows), self.samples, device))
             sampling = replace(self.greedy, sample=True, seed=seed, temperature=self.temperature)
             outputs = self._decode(model, repeated, sampling)
         model.train(was_training)
         rows = batch.rows.tolist()
         of_outputs = [row for row in rows for _ in range(self.samples)]
-        rewards = torch.tensor(list(map(self.reward, of_outputs, outputs))).view(
-            -1, self.samples
-        )  # (B, samples)
+        scores = torch.tensor(list(map(self.reward, of_outputs, outputs)))
+        rewards = scores.view(-1, self.samples)  # (B, samples)
         if self.samples == 1:
             baseline = torch.tensor(list(map(self.reward, rows, baselines)))[:, None]
         else:
             baseline = (rewards.sum(1, keepdim=True) - rewards) / (self.samples - 1)
         start = self.special_tokens.start
         assert start is not None
-        sampled = [
-            [start, *each.tokens, *(() if each.end is None else (each.end,))] for each in outputs
-        ]
+        sampled = []
+        for each in outputs:
+            tokens = [start, *each.tokens]
+            if each.end is not None:
+                tokens.append(each.end)
+            sampled.append(tokens)
         return Tokens.of(sampled, device=device), (rewards - baseline).flatten().to(device)
 
     def _decode(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:

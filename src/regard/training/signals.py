@@ -24,7 +24,10 @@ class ValidationStopped(BaseException):
 
 @dataclass
 class StopRequest:
-    """Whether the run is to stop. With several ranks, all must agree on the update after which they do."""
+    """Whether the run is to stop.
+
+    With several ranks, all must agree on the update after which they do.
+    """
 
     received: int | None = None  # signal number, by this process
     agreed: int | None = None  # signal number, known to all ranks
@@ -47,13 +50,17 @@ class StopRequest:
 
 @contextmanager
 def catch_stop_signals(request: StopRequest) -> Iterator[None]:
-    """Note stop signals in `request` instead of ending the process. A second one has its usual effect."""
+    """Note stop signals in `request` instead of ending the process.
+
+    A second one has its usual effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        first, request.received = request.received is None, number
+        first = request.received is None
+        request.received = number
         signal.signal(number, previous[number])
         if first and request.raises:
             raise ValidationStopped

@@ -1,10 +1,11 @@
 """The training loop, the same for every model.
 
-Everything in an update is a function of the seed, the update's number and the weights before it: batches and their
-order, dropout, masked and sampled tokens. So a run that was killed resumes from its last checkpoint and ends with the
-same weights, bit for bit, as one that was not.
+Everything in an update is a function of the seed, the update's number and the weights before it:
+batches and their order, dropout, masked and sampled tokens. So a run that was killed resumes from
+its last checkpoint and ends with the same weights, bit for bit, as one that was not.
 
-Several processes make the same updates, each from its share of the batches (`distributed.py`). Rank 0 writes.
+Several processes make the same updates, each from its share of the batches (`distributed.py`). Rank
+0 writes.
 """
 
 import time
@@ -57,13 +58,16 @@ class Trainer:
         frozen_rows: FrozenRows | None = None,  # of word vectors
         on_event: EventHandler = ignore_event,
     ) -> None:
-        config, process_group, lanes = (
-            epoch_batches.config,
-            epoch_batches.process_group,
-            epoch_batches.lanes,
-        )
-        self.model, self.config, self.run, self.process_group = model, config, run, process_group
-        self.epoch_batches, self.validate, self.on_event = epoch_batches, validate, on_event
+        config = epoch_batches.config
+        process_group = epoch_batches.process_group
+        lanes = epoch_batches.lanes
+        self.model = model
+        self.config = config
+        self.run = run
+        self.process_group = process_group
+        self.epoch_batches = epoch_batches
+        self.validate = validate
+        self.on_event = on_event
         config = config.with_defaults(task_of(model))
         assert config.label_smoothing is not None
         objective = Objective(
@@ -85,7 +89,9 @@ class Trainer:
             model, objective, config, process_group, epoch_batches.device, on_event
         )
         self.device = self.updater.device
-        self.ema = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
+        self.ema = None
+        if config.ema_decay is not None:
+            self.ema = WeightAverage(model, config.ema_decay)
         self.checkpointer = Checkpointer(
             run,
             texts,
@@ -101,12 +107,13 @@ class Trainer:
         self.pending: PendingUpdate | None = None
         self.stop = StopRequest()
         self._has_perplexity = "perplexity" in task_of(model).monitors
-        self.asynchronous = (
-            self.device.type == "cuda"
-        )  # the device computes an update while the host goes on
+        # A GPU computes an update while the host goes on.
+        self.asynchronous = self.device.type == "cuda"
 
     def fit(self) -> RunState:
-        """Train to the end, or until a signal, an error or early stopping, with checkpoints on the way."""
+        """Train to the end, or until a signal, an error or early stopping,
+        with checkpoints on the way.
+        """
         main = self.process_group.is_main
         with catch_stop_signals(self.stop), event_log(self.run, self.on_event, write=main) as log:
             self.model.train()
@@ -117,9 +124,9 @@ class Trainer:
                 self._update(batches)
                 log.check_folder()
                 if self.state.tokens_since:
-                    self.on_event(
-                        {"event": "update", **self._figures(time.perf_counter() - began)}
-                    )  # is not logged
+                    # This event is not logged.
+                    figures = self._figures(time.perf_counter() - began)
+                    self.on_event({"event": "update", **figures})
                 if self.state.step % self.config.log_every == 0 or self._limit_reached:
                     log(self._train_event(time.perf_counter() - began))
                     began = time.perf_counter()
@@ -129,9 +136,8 @@ class Trainer:
                     self._validate_and_save(log)
                     began = time.perf_counter()
             self._settle()
-            if (
-                self.state.batch == 0 and self._limit_reached and self.state.tokens_since
-            ):  # the last epoch has ended
+            epoch_has_ended = self.state.batch == 0
+            if epoch_has_ended and self._limit_reached and self.state.tokens_since:
                 log(self._train_event(time.perf_counter() - began))
             if self._validation_due:
                 self._validate_and_save(log)
@@ -145,14 +151,17 @@ class Trainer:
 
     @property
     def _limit_reached(self) -> bool:
-        steps, epochs = self.config.max_steps, self.config.max_epochs
+        steps = self.config.max_steps
+        epochs = self.config.max_epochs
         return (steps is not None and self.state.step >= steps) or (
             epochs is not None and self.state.epoch >= epochs
         )
 
     @property
     def _validation_due(self) -> bool:
-        """Whether this step is to be validated and was not; a run stopped before its validation resumes with it."""
+        """Whether this step is to be validated and was not;
+        a run stopped before its validation resumes with it.
+        """
         return not self.state.validated and (
             self.state.step % self.config.validate_every == 0 or self._limit_reached
         )
@@ -162,9 +171,13 @@ class Trainer:
         return self.stop.pending(self.process_group)
 
     def _groups(self) -> Iterator[list[Batch]]:
-        """The batches of each update until the run is done. No update reaches over the end of an epoch."""
+        """The batches of each update until the run is done.
+
+        No update reaches over the end of an epoch.
+        """
         while not self.done and not self._limit_reached:
-            batches, empty = self.epoch_batches(self.state.epoch, self.state.batch), True
+            batches = self.epoch_batches(self.state.epoch, self.state.batch)
+            empty = True
             while not self.done and (group := self._next_group(batches)):
                 empty = False
                 yield group
@@ -188,13 +201,14 @@ class Trainer:
             return group
         except Exception as error:
             raise TrainingFailed(
-                f"step {self.state.step + 1}: wanted its batches; got {type(error).__name__}: {error}. "
-                "Earlier checkpoints are intact: check the data, and resume."
+                f"step {self.state.step + 1}: wanted its batches; got {type(error).__name__}: "
+                f"{error}. Earlier checkpoints are intact: check the data, and resume."
             ) from error
 
     def _update(self, batches: list[Batch]) -> None:
         """One update by the mean loss of all target tokens of these batches."""
-        state, config = self.state, self.config
+        state = self.state
+        config = self.config
         torch.manual_seed(self.process_group.seed_at(config.seed, state.step))
         if config.unfreeze_after is not None and state.epoch >= config.unfreeze_after:
             self.model.requires_grad_(True)
@@ -203,22 +217,25 @@ class Trainer:
         self.state = replace(
             state, step=state.step + 1, batch=state.batch + _consumed(batches), validated=False
         )
-        self._settle()  # the update before; a GPU computes this one meanwhile
-        self.pending = (
-            None if result is None else PendingUpdate(self.state.step, tokens, result, carried)
-        )
-        if (
-            not self.asynchronous or self.ema is not None or self.carried is not None
-        ):  # needed by the next update
+        # Wait for the update before. A GPU computes this one meanwhile.
+        self._settle()
+        self.pending = None
+        if result is not None:
+            self.pending = PendingUpdate(self.state.step, tokens, result, carried)
+        # The next update needs the moving average and the carried states of this one.
+        if not self.asynchronous or self.ema is not None or self.carried is not None:
             self._settle()
 
     def _learning_rate(self, step: int) -> float:
-        total, factor = self.epoch_batches.total_steps, self.state.history.factor
+        total = self.epoch_batches.total_steps
+        factor = self.state.history.factor
         return learning_rate_at(step, self.config, total_steps=total, plateau_factor=factor)
 
     def _settle(self) -> None:
         """Wait for the pending update, and count it unless it was skipped."""
-        update, self.pending, state = self.pending, None, self.state
+        update = self.pending
+        self.pending = None
+        state = self.state
         if update is None:
             return
         loss, nll, norm = update.result()
@@ -236,12 +253,12 @@ class Trainer:
                 got += f", {SKIPS} updates in a row"
             wanted = "a finite loss and gradient"
             raise Diverged(
-                f"step {update.step}: wanted {wanted}; got {got}. The last checkpoint is intact. {remedy}."
+                f"step {update.step}: wanted {wanted}; got {got}. The last "
+                f"checkpoint is intact. {remedy}."
             )
         else:
-            self.state = replace(
-                state, skipped=state.skipped + 1, grad_norm=norm if isfinite(norm) else None
-            )
+            finite_norm = norm if isfinite(norm) else None
+            self.state = replace(state, skipped=state.skipped + 1, grad_norm=finite_norm)
 
     def _first_states(self) -> CarriedStates | None:
         """The recurrent states carried into an epoch's first batch, for the lanes of this rank."""
@@ -252,24 +269,23 @@ class Trainer:
         return self.updater.objective.first_states(self.model, rows)
 
     def _validate_and_save(self, log: EventHandler) -> None:
-        """Validate, where there are validation data, and save; if validation fails or is stopped, save and raise."""
+        """Validate, where there are validation data, and save; if validation fails or is stopped,
+        save and raise.
+        """
         self._settle()
         if self.validate is not None:
             try:
                 result = self._validation(self.validate)
             except Exception:
                 collective = self.updater.sharded is not None or self.carried is not None
-                if (
-                    self.process_group.single or not collective
-                ):  # other ranks may not get as far as saving
+                # Saving is collective then, and other ranks may not get as far as saving.
+                if self.process_group.single or not collective:
                     self.save()
                 raise
             if result is None:
                 self._save_and_stop()
-            step, history = (
-                self.state.step,
-                self.state.history.after(result.values, self.state.step, self.config),
-            )
+            step = self.state.step
+            history = self.state.history.after(result.values, self.state.step, self.config)
             self.state = replace(self.state, history=history)
             event = {
                 "event": "validation",
@@ -291,15 +307,18 @@ class Trainer:
         """None if a signal stopped it, on any rank."""
         result = None
         averaged = nullcontext() if self.ema is None else self.ema.swapped(self.model)
-        whole = nullcontext() if self.updater.sharded is None else self.updater.sharded.unsharded()
+        sharded = self.updater.sharded
+        whole = nullcontext() if sharded is None else sharded.unsharded()
         with averaged, whole:
             self.model.eval()
             with suppress(ValidationStopped), self.stop.interrupting():
                 result = validate(self.model)
             self.model.train()
-        stopped = self.process_group.all_gather(
-            [0 if result is not None else self.stop.received or 0]
-        )
+        own_signal = self.stop.received or 0
+        # A signal that came after the validation is handled after the next update.
+        if result is not None:
+            own_signal = 0
+        stopped = self.process_group.all_gather([own_signal])
         if number := int(max(stopped)[0]):
             self.stop.agreed = number
             return None
@@ -325,18 +344,25 @@ class Trainer:
         return {"event": "train", **figures}
 
     def _figures(self, seconds: float) -> Event:
-        """The mean loss with and without label smoothing, and the throughput, since the last line of the log."""
+        """The mean loss with and without label smoothing, and the throughput,
+        since the last line of the log.
+        """
         state = self.state
-        sums = (state.loss_since, state.nll_since)
-        loss, nll = (
-            each / state.tokens_since if state.tokens_since else nan for each in sums
-        )  # nan: all were skipped
+        # Not a number where all updates were skipped.
+        loss = nan
+        nll = nan
+        if state.tokens_since:
+            loss = state.loss_since / state.tokens_since
+            nll = state.nll_since / state.tokens_since
+        perplexity = {}
+        if self._has_perplexity:
+            perplexity["perplexity"] = exp(min(nll, 700.0))
         return {
             "step": state.step,
             "epoch": state.epoch - (state.batch == 0),  # of the last update
             "loss": loss,
             "nll": nll,
-            **({"perplexity": exp(min(nll, 700.0))} if self._has_perplexity else {}),
+            **perplexity,
             "rate": self._learning_rate(state.step - 1),
             "norm": nan if state.grad_norm is None else state.grad_norm,
             "tokens_per_second": state.tokens_since / seconds,

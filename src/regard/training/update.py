@@ -1,4 +1,6 @@
-"""One update: gradients accumulated over its batches and summed over all ranks, clipped, applied by the optimizer."""
+"""One update: gradients accumulated over its batches and summed over all ranks, clipped,
+applied by the optimizer.
+"""
 
 from math import inf
 from typing import TYPE_CHECKING
@@ -36,16 +38,17 @@ class Updater:
         device: str,
         on_event: EventHandler,
     ) -> None:
-        self.model, self.objective, self.config, self.process_group = (
-            model,
-            objective,
-            config,
-            process_group,
-        )
-        self.sharded = None if process_group.single or not config.fsdp else self._shard(device)
-        self.buckets = (
-            None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
-        )
+        self.model = model
+        self.objective = objective
+        self.config = config
+        self.process_group = process_group
+        self.sharded = None
+        self.buckets = None
+        if not process_group.single:
+            if config.fsdp:
+                self.sharded = self._shard(device)
+            else:
+                self.buckets = GradientBuckets(model, process_group)
         self.device = next(model.parameters()).device
         if config.precision == "float8":
             use_fp8(model)
@@ -59,16 +62,20 @@ class Updater:
     def __call__(
         self, batches: list[Batch], step: int, carried: CarriedStates | None, stop: StopRequest
     ) -> tuple[HostFuture | None, int, CarriedStates | None]:
-        """Update the weights. Returns the result (None without predictions), predictions and the carried states.
+        """Update the weights.
+
+        Returns the result (None without predictions), predictions and the carried states.
 
         The result: the summed loss and negative log-likelihood, and the gradient norm.
         """
         self.model.zero_grad()
-        # The loss is divided by the number of predictions, or the gradients are after the last batch where it is not
-        # known before: the numbers of other ranks are not, and a CUDA graph cannot contain that of a packed batch.
+        # The loss is divided by the number of predictions, or the gradients are after the last
+        # batch where it is not known before: the numbers of other ranks are not, and a CUDA graph
+        # cannot contain that of a packed batch.
         known = self.process_group.single and not self.config.packed
         divisor = sum(batch.tokens for batch in batches) if known else 1
-        total, tokens = torch.zeros(2, dtype=torch.float64, device=self.device), 0
+        total = torch.zeros(2, dtype=torch.float64, device=self.device)
+        tokens = 0
         for number, batch in enumerate(batches, start=1):
             if number == len(batches) and self.buckets is not None:
                 self.buckets.expect()
@@ -76,10 +83,14 @@ class Updater:
                 losses, count, carried = self._accumulate(batch, divisor, step, carried)
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 raise self._failure(error, batch) from error
-            total, tokens = total + losses, tokens + count
+            total = total + losses
+            tokens = tokens + count
         total, tokens = self._reduce(total, tokens, stop)
-        # A masked-token objective draws its predictions. Where all texts are empty there are none, and no update.
-        return self._apply(total, divisor / tokens) if tokens else None, tokens, carried
+        # A masked-token objective draws its predictions. Where all texts are empty there are none,
+        # and no update.
+        if not tokens:
+            return None, tokens, carried
+        return self._apply(total, divisor / tokens), tokens, carried
 
     def _accumulate(
         self, batch: Batch, divisor: int, step: int, carried: CarriedStates | None
@@ -95,7 +106,9 @@ class Updater:
     def _gradient(
         self, batch: Batch, divisor: int, step: int, carried: CarriedStates | None
     ) -> tuple[Float[Tensor, "2"], int, CarriedStates | None]:
-        """Add the gradient of a batch to the weights'; its loss and nll, predictions, and the states to carry."""
+        """Add the gradient of a batch to the weights'; its loss and nll, predictions,
+        and the states to carry.
+        """
         batch = batch.to(self.device)
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.config.precision != "float32"
@@ -107,14 +120,18 @@ class Updater:
             else:
                 loss, nll, count, _ = self.sharded(batch, step)
         if batch.borrowed:
-            loss, nll, count = loss * 0.0, nll * 0.0, 0
+            loss = loss * 0.0
+            nll = nll * 0.0
+            count = 0
         torch.autograd.backward(loss / divisor)
         return torch.stack((loss.detach(), nll)), count, carried
 
     def _reduce(
         self, total: Float[Tensor, "2"], tokens: int, stop: StopRequest
     ) -> tuple[Float[Tensor, "2"], int]:
-        """Losses, predictions and gradients summed over all ranks, which also exchange stop requests here."""
+        """Losses, predictions and gradients summed over all ranks,
+        which also exchange stop requests here.
+        """
         if self.process_group.single:
             return total, tokens
         if self.buckets is not None:
@@ -148,7 +165,7 @@ class Updater:
         if not isinstance(error, torch.OutOfMemoryError) and "allocate" not in str(error):
             return error
         return TrainingFailed(
-            f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. Lower "
-            "train.batch_tokens and raise train.accumulate_steps by as much, or set activation_checkpointing = true "
-            "in the model's parts."
+            f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. "
+            "Lower train.batch_tokens and raise train.accumulate_steps by as much, or set "
+            "activation_checkpointing = true in the model's parts."
         )

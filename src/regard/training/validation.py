@@ -7,8 +7,8 @@ from math import exp
 import numpy as np
 import torch
 
-from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, evaluation_batches, stateful_batches
+from regard.data.columns import RunningTextColumn
 from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.seq2seq import Model
@@ -29,15 +29,19 @@ def mean_loss(
     special_tokens: SpecialTokens = DEFAULT_TOKENS,
     output_loss: str | None = None,
 ) -> float:
-    """Mean loss over all targets of the corpus, without label smoothing, dropout or scheduled sampling.
+    """Mean loss over all targets of the corpus, without label smoothing,
+    dropout or scheduled sampling.
 
     The loss is the cross-entropy, or what `output_loss` names.
 
     budget   tokens per batch
-    masked   probability of masking a token, for masked language models; the masks are the same in every call
-    carry    for a recurrent language model: each segment continues from the state after the one before, as in training
-    overlap  for a language model of running text: each context begins with so many tokens of the one before, which are
-             read and not predicted again, so that every prediction but the text's first sees at least these
+    masked   probability of masking a token, for masked language models; the masks are the same in
+             every call
+    carry    for a recurrent language model: each segment continues from the state after the one
+             before, as in training
+    overlap  for a language model of running text: each context begins with so many tokens of the
+             one before, which are read and not predicted again, so that every prediction but the
+             text's first sees at least these
     special_tokens   of the targets
     output_loss      the name of the loss of the outputs; None: that of the task
     """
@@ -52,15 +56,17 @@ def mean_loss(
     state: CarriedStates | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for batch in (
-            _all_lanes(corpus, budget) if carry else evaluation_batches(corpus, budget=budget)
-        ):
+        if carry:
+            batches = _all_lanes(corpus, budget)
+        else:
+            batches = evaluation_batches(corpus, budget=budget)
+        for batch in batches:
             if carry:
-                state = (
-                    objective.first_states(model, len(batch.rows))
-                    if state is None
-                    else _last_lanes(state, len(batch.rows))
-                )
+                rows = len(batch.rows)
+                if state is None:
+                    state = objective.first_states(model, rows)
+                else:
+                    state = _last_lanes(state, rows)
             _, nll, tokens, state = objective(model, batch.to(device), carried=state)
             total = total + float(nll)
             count = count + tokens
@@ -102,7 +108,9 @@ def _overlapping_loss(model: Model, corpus: Corpus, budget: int, overlap: int) -
 
 
 def _all_lanes(corpus: Corpus, budget: int) -> Iterator[Batch]:
-    """Running text in lanes of equal length, then the remainder as one lane that continues the last."""
+    """Running text in lanes of equal length,
+    then the remainder as one lane that continues the last.
+    """
     text = corpus.target
     assert isinstance(text, RunningTextColumn)
     rows = max(1, min(budget, len(text.ids) - 1) // text.context_length)

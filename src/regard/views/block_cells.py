@@ -1,4 +1,6 @@
-"""Cells of drawings in a terminal: a weight as a block character or a colored ground, and names of bounded width."""
+"""Cells of drawings in a terminal: a weight as a block character or a colored ground,
+and names of bounded width.
+"""
 
 import os
 
@@ -7,8 +9,10 @@ from rich.cells import cell_len, set_cell_size
 from regard.core.sanitize import printable
 
 SHADES = " ·░▒▓█"
-# From dark violet to yellow with rising brightness, so that it also reads for the color-blind; xterm's 256 colors.
+# From dark violet to yellow with rising brightness, so that it also reads for the color-blind;
+# xterm's 256 colors.
 COLORS = (16, 53, 54, 60, 24, 30, 36, 71, 112, 184, 226)
+# The same in 24 bits.
 RAMP = (
     (0, 0, 4),
     (68, 1, 84),
@@ -16,18 +20,24 @@ RAMP = (
     (33, 145, 140),
     (94, 201, 98),
     (253, 231, 37),
-)  # in 24 bits
+)
 LIGHT = 6  # the first color on which text is black
 
 
 def cell_text(weight: float, width: int, color: bool, numbers: bool = False) -> str:
-    """A weight as a block of this width: in hundredths, shaded, or on a colored ground; NaN as question marks."""
+    """A weight as a block of this width: in hundredths, shaded, or on a colored ground;
+    NaN as question marks.
+    """
     if weight != weight:
         return "?" * width
-    number = f"{round(100 * weight):d}" if numbers and weight >= 0.005 else ""
+    number = ""
+    if numbers and weight >= 0.005:
+        number = f"{round(100 * weight):d}"
     if not color:
         shade = SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
-        return f"{number:>{width}}" if numbers else shade * width
+        if numbers:
+            return f"{number:>{width}}"
+        return shade * width
     share = max(0.0, min(1.0, weight))
     step = round(share * (len(COLORS) - 1))
     ground = f"5;{COLORS[step]}"
@@ -38,10 +48,13 @@ def cell_text(weight: float, width: int, color: bool, numbers: bool = False) -> 
             round(a + (b - a) * between) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True)
         )
         ground = f"2;{red};{green};{blue}"
-    return f"\x1b[48;{ground}m\x1b[38;5;{16 if step >= LIGHT else 231}m{number:^{width}}\x1b[0m"
+    ink = 16 if step >= LIGHT else 231
+    return f"\x1b[48;{ground}m\x1b[38;5;{ink}m{number:^{width}}\x1b[0m"
 
 
 def plain_name(name: str) -> str:
     """A name without line breaks or control characters, at most twelve columns wide."""
     shown = printable(name)
-    return shown if cell_len(shown) <= 12 else f"{set_cell_size(shown, 11)}…"
+    if cell_len(shown) <= 12:
+        return shown
+    return f"{set_cell_size(shown, 11)}…"

@@ -27,7 +27,10 @@ class Canvas(ABC):
     def __init__(
         self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP
     ) -> None:
-        self.width, self.height, self.title, self.scale = round(width), round(height), title, scale
+        self.width = round(width)
+        self.height = round(height)
+        self.title = title
+        self.scale = scale
 
     @abstractmethod
     def box(self, at: Point, size: Point, fill: str) -> None: ...
@@ -47,7 +50,10 @@ class Canvas(ABC):
 
     @abstractmethod
     def image(self, at: Point, size: Point, image: Any, *, shared: bool = False) -> None:
-        """A Pillow image: RGB, or LA drawn over what is there. A `shared` one may be drawn again and is stored once."""
+        """A Pillow image: RGB, or LA drawn over what is there.
+
+        A `shared` one may be drawn again and is stored once.
+        """
 
     @abstractmethod
     def content(self) -> bytes: ...
@@ -63,9 +69,14 @@ class SvgCanvas(Canvas):
         size = (
             f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
         )
-        role, name = (' role="img"', f"\n<title>{escaped(title)}</title>") if title else ("", "")
+        role = ""
+        name = ""
+        if title:
+            role = ' role="img"'
+            name = f"\n<title>{escaped(title)}</title>"
         self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size}{role} font-family="sans-serif" font-size="{SIZE}">{name}',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size}{role} font-family="sans-serif" '
+            f'font-size="{SIZE}">{name}',
             '<rect width="100%" height="100%" fill="#ffffff"/>',
         ]
         self._shared: dict[int, str] = {}
@@ -86,7 +97,8 @@ class SvgCanvas(Canvas):
         path = " ".join(f"{x:.5g},{y:.5g}" for x, y in points)
         self._add(
             "polyline",
-            f'points="{path}" fill="none" stroke="{fill}" stroke-width="{width:.3g}"{_dashed(dash)}',
+            f'points="{path}" fill="none" stroke="{fill}" '
+            f'stroke-width="{width:.3g}"{_dashed(dash)}',
         )
 
     def circle(self, at: Point, radius: float | int, fill: str, *, tooltip: str = "") -> None:
@@ -104,8 +116,12 @@ class SvgCanvas(Canvas):
         size: int = SIZE,
         bold: bool = False,
     ) -> None:
-        place = f'x="{at[0]:.5g}" y="{at[1]:.5g}" text-anchor="{anchor}" dominant-baseline="central" fill="{fill}"'
-        place += f' font-size="{size}"' * (size != SIZE) + ' font-weight="bold"' * bold
+        place = f'x="{at[0]:.5g}" y="{at[1]:.5g}" text-anchor="{anchor}"'
+        place += f' dominant-baseline="central" fill="{fill}"'
+        if size != SIZE:
+            place += f' font-size="{size}"'
+        if bold:
+            place += ' font-weight="bold"'
         self.parts.append(f"<text {place}>{escaped(text)}</text>")
 
     def slanted(self, at: Point, text: str) -> None:
@@ -130,8 +146,10 @@ class SvgCanvas(Canvas):
         )
 
     def _add(self, tag: str, attributes: str, tooltip: str = "") -> None:
-        inner = f"><title>{escaped(tooltip)}</title></{tag}>" if tooltip else "/>"
-        self.parts.append(f"<{tag} {attributes}{inner}")
+        element = f"<{tag} {attributes}/>"
+        if tooltip:
+            element = f"<{tag} {attributes}><title>{escaped(tooltip)}</title></{tag}>"
+        self.parts.append(element)
 
     def content(self) -> bytes:
         return "\n".join([*self.parts, "</svg>\n"]).encode()
@@ -164,7 +182,8 @@ class PngCanvas(Canvas):
     def text(
         self, at: Point, text: str, *, anchor: str = "start", fill: str = INK, size: int = SIZE
     ) -> None:
-        side, font = {"start": "l", "middle": "m", "end": "r"}[anchor], _font(self.scale * size)
+        side = {"start": "l", "middle": "m", "end": "r"}[anchor]
+        font = _font(self.scale * size)
         self.pen.text(
             (self.scale * at[0], self.scale * at[1]), printable(text), fill, font, anchor=f"{side}m"
         )
@@ -173,9 +192,8 @@ class PngCanvas(Canvas):
         from PIL import Image, ImageDraw
 
         font = _font(self.scale * SIZE)
-        reach = (
-            round(font.getlength(printable(text))) + 2 * SIZE
-        )  # a margin on every side, to rotate it within
+        # With a margin on every side, to rotate it within.
+        reach = round(font.getlength(printable(text))) + 2 * SIZE
         flat = Image.new("L", (2 * reach, 2 * reach))
         ImageDraw.Draw(flat).text((reach, reach), printable(text), 255, font, anchor="ls")
         rotated = flat.rotate(60, Image.Resampling.BICUBIC)
@@ -185,23 +203,21 @@ class PngCanvas(Canvas):
     def image(self, at: Point, size: Point, image: Any, *, shared: bool = False) -> None:
         corner = round(self.scale * at[0]), round(self.scale * at[1])
         pixels = round(self.scale * size[0]), round(self.scale * size[1])
-        scaled = (
-            image if image.size == pixels else image.resize(pixels, pillow().Resampling.BICUBIC)
-        )
-        self.sheet.paste(
-            scaled.convert("RGB"),
-            corner,
-            scaled.getchannel("A") if "A" in scaled.getbands() else None,
-        )
+        scaled = image
+        if image.size != pixels:
+            scaled = image.resize(pixels, pillow().Resampling.BICUBIC)
+        opacity = scaled.getchannel("A") if "A" in scaled.getbands() else None
+        self.sheet.paste(scaled.convert("RGB"), corner, opacity)
 
     def content(self) -> bytes:
         return _saved(self.sheet, "PNG", optimize=True)
 
 
+# By the ending of a file's name.
 CANVASES: dict[str, type[Canvas]] = {
     ".svg": SvgCanvas,
     ".png": PngCanvas,
-}  # by the ending of a file's name
+}
 
 
 def mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
@@ -213,7 +229,9 @@ def mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
 
 def shortened(name: str, most: int) -> str:
     """A name of at most so many letters."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+    if len(name) <= most:
+        return name
+    return name[: most - 1] + "…"
 
 
 def escaped(text: str) -> str:
@@ -223,8 +241,12 @@ def escaped(text: str) -> str:
 
 def data_uri(image: Any) -> str:
     """A Pillow image as a data URI: PNG with an alpha channel, JPEG without."""
-    form = "png" if "A" in image.getbands() else "jpeg"
-    content = _saved(image, form.upper(), **({"quality": 88} if form == "jpeg" else {}))
+    form = "jpeg"
+    options = {"quality": 88}
+    if "A" in image.getbands():
+        form = "png"
+        options = {}
+    content = _saved(image, form.upper(), **options)
     return f"data:image/{form};base64,{b64encode(content).decode()}"
 
 
@@ -250,8 +272,7 @@ def _font(size: int) -> Any:
     from PIL import ImageFont
 
     try:
-        return ImageFont.truetype(
-            "DejaVuSans.ttf", size
-        )  # covers the most scripts, where it is installed
+        # It covers the most scripts, where it is installed.
+        return ImageFont.truetype("DejaVuSans.ttf", size)
     except OSError:
         return ImageFont.load_default(size)

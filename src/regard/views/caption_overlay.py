@@ -1,7 +1,9 @@
-"""A caption's attention on its image: a copy of the image for each word, darkened where the word attends little.
+"""A caption's attention on its image: a copy of the image for each word,
+darkened where the word attends little.
 
-As PNG, as SVG, and as a figure of an HTML page. File names and captions are untrusted text and are escaped. The page is
-self-contained and has no script; its content security policy forbids both scripts and requests.
+As PNG, as SVG, and as a figure of an HTML page. File names and captions are untrusted text and are
+escaped. The page is self-contained and has no script; its content security policy forbids both
+scripts and requests.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,9 @@ from regard.views.html import page_start
 SHADE = 0.8  # how much of the light is removed where the weight is zero
 TILE = 224  # pixels of an image's longer side, in the drawing
 ACROSS = 6  # images in a row
-MARGIN, LABEL = 8, 30  # pixels around each, and below it for the word
+# Pixels around each image, and below it for the word.
+MARGIN = 8
+LABEL = 30
 COARSE = 96  # pixels of a shade's longer side in SVG and HTML, which scale it to the image
 LETTERS = 18  # pixels of a word
 
@@ -35,7 +39,8 @@ figcaption small { display: block; color: #666; overflow-wrap: anywhere; }
 """
 PAGE = (
     page_start("Captions and their attention", STYLE, allowed="img-src data:; ")
-    + "<p>Point at a word, or move to it with the tab key: the regions it attended to stay light.</p>\n"
+    + "<p>Point at a word, or move to it with the tab key: "
+    "the regions it attended to stay light.</p>\n"
 )
 
 
@@ -66,14 +71,18 @@ def upsampled(
 
 def draw(overlay: Overlay, ending: str) -> bytes:
     """The image as it is and once for each word, as ".png" or ".svg"."""
-    (height, width), count = overlay.size, 1 + len(overlay.words)
-    across, down = width + MARGIN, height + LABEL + MARGIN  # from one copy to the next
+    height, width = overlay.size
+    count = 1 + len(overlay.words)
+    # From one copy to the next.
+    across = width + MARGIN
+    down = height + LABEL + MARGIN
     corners = [(MARGIN + i % ACROSS * across, MARGIN + i // ACROSS * down) for i in range(count)]
     size = MARGIN + min(count, ACROSS) * across, MARGIN + -(-count // ACROSS) * down
     canvas = CANVASES[ending](*size, title=f"{overlay.name}: {' '.join(overlay.words)}", scale=1)
     image = pillow().fromarray(overlay.pixels)
     canvas.image(corners[0], (width, height), image, shared=True)
-    shades = _shades(overlay, overlay.size if ending == ".png" else _within(overlay.size, COARSE))
+    shade_size = overlay.size if ending == ".png" else _within(overlay.size, COARSE)
+    shades = _shades(overlay, shade_size)
     for (x, y), word, shade in zip(corners[1:], overlay.words, shades, strict=True):
         canvas.image((x, y), (width, height), image, shared=True)
         canvas.image((x, y), (width, height), shade)
@@ -90,13 +99,15 @@ def draw(overlay: Overlay, ending: str) -> bytes:
 def figure(overlay: Overlay) -> str:
     """The image with its caption as an HTML figure, for a page that begins with PAGE."""
     words = [
-        f'<span class="word" tabindex="0">{escaped(word)}<img alt="" src="{data_uri(shade)}"></span>'
+        f'<span class="word" tabindex="0">{escaped(word)}<img alt="" '
+        f'src="{data_uri(shade)}"></span>'
         for word, shade in zip(
             overlay.words, _shades(overlay, _within(overlay.size, COARSE)), strict=True
         )
     ]
     return (
-        f'<figure>\n<img alt="" src="{data_uri(pillow().fromarray(overlay.pixels))}">\n<figcaption>\n'
+        '<figure>\n<img alt="" '
+        f'src="{data_uri(pillow().fromarray(overlay.pixels))}">\n<figcaption>\n'
         + "\n".join(words)
         + f"\n<small>{escaped(overlay.name)}</small>\n</figcaption>\n</figure>\n"
     )

@@ -14,8 +14,14 @@ from regard.core.sanitize import printable
 from regard.views.canvas import SIZE, Canvas, SvgCanvas, mixed, shortened
 from regard.views.html import PAGE_END, page_start
 
-WIDE, HIGH = 640, 300  # of a line chart
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # margins
+# Pixels of a line chart, and its margins.
+WIDE = 640
+HIGH = 300
+LEFT = 70
+RIGHT = 20
+TOP = 34
+BOTTOM = 70
+# Safe for the color-blind.
 COLORS = (
     "#0072b2",
     "#d55e00",
@@ -24,13 +30,13 @@ COLORS = (
     "#56b4e9",
     "#e69f00",
     "#000000",
-)  # safe for the color-blind
+)
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-# From white to dark blue in steps about equal to the eye, with falling brightness, so that it also reads in gray and
-# for the color-blind; as in page/colours.js.
+# From white to dark blue in steps about equal to the eye, with falling brightness,
+# so that it also reads in gray and for the color-blind; as in page/colours.js.
 STOPS = (
-    "fffef8 faf7e1 f6efca f2e8b3 e9dd9d d1c58a b9ae78 a8a075 989375 888674 777973 686b71 555d6d 3f4e65 2a3f5e 153056"
-    " 00224e"
+    "fffef8 faf7e1 f6efca f2e8b3 e9dd9d d1c58a b9ae78 a8a075 989375 888674 777973 686b71 555d6d "
+    "3f4e65 2a3f5e 153056 00224e"
 )
 RAMP = tuple(tuple(bytes.fromhex(stop)) for stop in STOPS.split())
 LIGHT = 0.64  # letters on a darker cell are white
@@ -95,9 +101,9 @@ def lines(
     canvas = SvgCanvas(WIDE, HIGH, title=title)
 
     def x(position: int, line: int) -> float:
-        return (
-            LEFT + across * (position + 0.5) + 5 * (line - (len(drawn) - 1) / 2)
-        )  # intervals side by side
+        # Intervals of several lines stand side by side.
+        aside = 5 * (line - (len(drawn) - 1) / 2)
+        return LEFT + across * (position + 0.5) + aside
 
     def y(value: float) -> float:
         return TOP + (HIGH - TOP - BOTTOM) * (high - value) / (high - low)
@@ -109,7 +115,8 @@ def lines(
     for i, name in enumerate(positions):
         canvas.text((LEFT + across * (i + 0.5), HIGH - BOTTOM + 14), name, anchor="middle")
     for number, line in enumerate(drawn):
-        color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
+        color = COLORS[number % len(COLORS)]
+        dash = DASHES[number % len(DASHES)]
         points = [
             (x(i, number), *point)
             for i, point in enumerate(line.points)
@@ -117,7 +124,8 @@ def lines(
         ]
         canvas.polyline([(at, y(value)) for at, _, value, _ in points], 2, color, dash=dash)
         for at, least, value, most in points:
-            tooltip = f"{line.name}: {format_value(value)} ({format_value(least)} to {format_value(most)})"
+            interval = f"{format_value(least)} to {format_value(most)}"
+            tooltip = f"{line.name}: {format_value(value)} ({interval})"
             canvas.line((at, y(least)), (at, y(most)), 1, color)
             canvas.circle((at, y(value)), 4, color, tooltip=tooltip)
         key = LEFT + number * (WIDE - LEFT - RIGHT) / max(1, len(drawn))
@@ -133,10 +141,13 @@ def heat_map(
     weights: Sequence[Sequence[float]],
     canvas_type: type[Canvas] = SvgCanvas,
 ) -> Canvas:
-    """A cell for each weight, with its percentage; the darker the larger, relative to the largest."""
+    """A cell for each weight, with its percentage; the darker the larger,
+    relative to the largest.
+    """
     rows, keys = ([shortened(name, LETTERS) for name in names] for names in (rows, keys))
     most = max((weight for row in weights for weight in row), default=0.0)
-    left, top = EDGE + text_width(rows) + 6, EDGE + 2 * SIZE + 0.87 * text_width(keys) + 8
+    left = EDGE + text_width(rows) + 6
+    top = EDGE + 2 * SIZE + 0.87 * text_width(keys) + 8
     right = max(0.5 * text_width(keys[-1:]) - CELL / 2, EDGE)
     width = max(left + CELL * len(keys) + right, EDGE + text_width([title]))
     canvas = canvas_type(width, top + CELL * len(rows) + EDGE)
@@ -185,10 +196,16 @@ def below(title: str, drawings: Sequence[SvgCanvas]) -> SvgCanvas:
 
 
 def number_range(numbers: Sequence[float], margin: float = 0.05) -> tuple[float, float]:
-    """The least and the largest finite number, with a margin on both sides; never an empty range."""
+    """The least and the largest finite number, with a margin on both sides;
+    never an empty range.
+    """
     finite = [number for number in numbers if isfinite(number)] or [0.0]
-    low, high = min(finite), max(finite)
-    beyond = (high - low) * margin if high > low else max(abs(high), 1.0) * 0.05
+    low = min(finite)
+    high = max(finite)
+    if high > low:
+        beyond = (high - low) * margin
+    else:
+        beyond = max(abs(high), 1.0) * 0.05
     return low - beyond, high + beyond
 
 

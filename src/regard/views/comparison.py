@@ -39,7 +39,8 @@ def _sentence_text(sentence: ComparedExample, names: Sequence[str]) -> str:
         rows.append([name, _scores(answer), printable(answer.output)])
         if answer.difference:
             rows.append(["", "changes", printable(marked_changes(answer.difference))])
-    return f"example {sentence.number:,}: outputs differ by {sentence.difference:.0%}\n{text_table(rows, left=3)}"
+    title = f"example {sentence.number:,}: outputs differ by {sentence.difference:.0%}"
+    return f"{title}\n{text_table(rows, left=3)}"
 
 
 def _scores(answer: SystemAnswer) -> str:
@@ -50,25 +51,26 @@ def comparison_figure(comparison: Comparison) -> str:
     """Quality by source length as SVG, a chart for each metric."""
     figures = _charts(comparison.report)
     if not figures:
-        wanted, remedy = "systems with outputs", "Write a page: .html."
+        wanted = "systems with outputs"
+        remedy = "Write a page: .html."
         raise InvalidArgument("out", wanted=wanted, got="language models", remedy=remedy)
     return charts.below("Quality by source length", figures).content().decode()
 
 
 def _charts(report: Report) -> list[SvgCanvas]:
     groups = report.systems[0].lengths
-    return [
-        charts.lines(
-            f"{metric_heading(name)} by source length",
-            [
-                f"{group.first}–{group.last}" if group.first < group.last else str(group.first)
-                for group in groups
-            ],
-            [charts.ChartLine(system.name, _points(system, name)) for system in report.systems],
-            partial(format_value, name),
-        )
-        for name in (groups[0].metrics if groups else ())
+    if not groups:
+        return []
+    lengths = [
+        f"{group.first}–{group.last}" if group.first < group.last else str(group.first)
+        for group in groups
     ]
+    figures = []
+    for name in groups[0].metrics:
+        lines = [charts.ChartLine(system.name, _points(system, name)) for system in report.systems]
+        title = f"{metric_heading(name)} by source length"
+        figures.append(charts.lines(title, lengths, lines, partial(format_value, name)))
+    return figures
 
 
 def _points(system: System, name: str) -> list[tuple[float, float, float] | None]:
@@ -115,11 +117,13 @@ def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
             maps.append(
                 _figure(charts.heat_map(shortened(name, 40), seen.rows, seen.keys, seen.weights))
             )
-    return [
+    parts = [
         f"<h3>Example {sentence.number:,}: outputs differ by {sentence.difference:.0%}</h3>",
         charts.table(rows, of_texts=True),
-        *([f'<div class="maps">{"".join(maps)}</div>'] if maps else []),
     ]
+    if maps:
+        parts.append(f'<div class="maps">{"".join(maps)}</div>')
+    return parts
 
 
 def _figure(canvas: Canvas) -> str:

@@ -10,8 +10,13 @@ from regard.views.canvas import Canvas, shortened
 from regard.views.charts import COLORS, number_range, ticks
 
 Curve = Sequence[tuple[float, float]]  # steps and values
-WIDE, HIGH = 640, 260  # pixels of a panel
-LEFT, RIGHT, TOP, BOTTOM = 76, 20, 30, 28  # margins
+# Pixels of a panel, and its margins.
+WIDE = 640
+HIGH = 260
+LEFT = 76
+RIGHT = 20
+TOP = 30
+BOTTOM = 28
 ROWS = 12  # lines of a panel in a terminal
 MARKS = "•+x*o#@"  # one for each curve
 BRIEF = 40  # letters of a curve's name, at most
@@ -77,7 +82,8 @@ def _draw_panel(
 
     canvas.text((LEFT, above + 14), title)
     for value in ticks(low, high):
-        start, end = place(first, value), place(last, value)
+        start = place(first, value)
+        end = place(last, value)
         canvas.line(start, end, 1, "#dddddd")
         canvas.text((start[0] - 8, start[1]), f"{value:.4g}", anchor="end")
     for step in ticks(first, last):
@@ -85,7 +91,8 @@ def _draw_panel(
             (place(step, low)[0], above + HIGH - BOTTOM + 14), f"{step:,.0f}", anchor="middle"
         )
     for number, (name, curve) in enumerate(curves.items()):
-        color, row = COLORS[number % len(COLORS)], above + HIGH + 18 * number
+        color = COLORS[number % len(COLORS)]
+        row = above + HIGH + 18 * number
         for start, end in pairwise(curve):
             canvas.line(place(*start), place(*end), 2, color)
         for point in curve if len(curve) < 30 else ():

@@ -1,6 +1,7 @@
 """A look written to a file: JSON, HTML, or a drawing as SVG or PNG.
 
-Drawings are a heat map, all heads, lines between words, a copy of the image for each word, or a series over time.
+Drawings are a heat map, all heads, lines between words, a copy of the image for each word, or a
+series over time.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +25,13 @@ from regard.views.terminal import main_map
 WHITE = (255, 255, 255)
 MOST = 64  # rows or keys of a map that are drawn
 MOST_LOOKS = 100  # of one page
-SMALL, POINTS = 112, 28  # pixels of a head among others, and points in it
+# Pixels of a head among others, and points in it.
+SMALL = 112
+POINTS = 28
 ACROSS = 8  # heads in a row
-LINE, REACH = 24, 220  # pixels from one word to the next, and from side to side
+# Pixels from one word to the next, and from side to side.
+LINE = 24
+REACH = 220
 FAINT = 0.1  # the least share of the largest weight that gets a line
 ENDINGS = (".json", ".html", *CANVASES)
 
@@ -63,20 +68,21 @@ def write_look(look: Look, path: Path, *, view: str | None = None, map: str | No
         return
     with atomic_file(path) as file:
         content = look.to_json() if path.suffix == ".json" else look.to_html()
-        file.write(
-            content.encode(errors="replace")
-        )  # an image's file name may hold bytes that are not valid UTF-8
+        # An image's file name may hold bytes that are not valid UTF-8.
+        file.write(content.encode(errors="replace"))
 
 
 def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | None = None) -> None:
     """Write a drawing to a file; its ending, .svg or .png, is the format.
 
-    view   one of `VIEWS`: "heat", "heads", "lines", "image", "series". By default "image" for attention to an image,
-           "series" for attention over time, else "heat"
-    map    the name of one of the look's maps. By default the last cross-attention, or else the last map
+    view   one of `VIEWS`: "heat", "heads", "lines", "image", "series". By default "image" for
+           attention to an image, "series" for attention over time, else "heat"
+    map    the name of one of the look's maps. By default the last cross-attention, or else the last
+           map
 
-    Heads chosen in `regard.look`, or all, are averaged; "heads" shows those of every map. At most 64 rows and 64 keys
-    are drawn, and the title says how many were left out; "series" draws all, the largest weight of each span of time.
+    Heads chosen in `regard.look`, or all, are averaged; "heads" shows those of every map. At most
+    64 rows and 64 keys are drawn, and the title says how many were left out; "series" draws all,
+    the largest weight of each span of time.
     """
     path = Path(path)
     if path.suffix not in CANVASES:
@@ -127,19 +133,19 @@ def heads(look: Look, of: AttentionMap, ending: str) -> bytes:
     shown = [
         (f"{each.name}, {head}", points) for each in look.maps for head, points in _thumbnails(each)
     ]
-    column, row = (
-        max(SMALL, round(text_width([name for name, _ in shown]))) + EDGE,
-        SMALL + 2 * SIZE + 2 * EDGE,
-    )
+    column = max(SMALL, round(text_width([name for name, _ in shown]))) + EDGE
+    row = SMALL + 2 * SIZE + 2 * EDGE
     across = min(len(shown), ACROSS)
     canvas = CANVASES[ending](EDGE + across * column, EDGE + -(-len(shown) // across) * row)
     for i, (name, points) in enumerate(shown):
-        left, top = EDGE + i % across * column, EDGE + i // across * row
+        left = EDGE + i % across * column
+        top = EDGE + i // across * row
         canvas.text((left, top + SIZE / 2), name)
         top += 2 * SIZE
         canvas.box((left - 1, top - 1), (SMALL + 2, SMALL + 2), "#c9c7bd")
         canvas.box((left, top), (SMALL, SMALL), color(0.0))
-        high, wide = SMALL / points.shape[0], SMALL / points.shape[1]
+        high = SMALL / points.shape[0]
+        wide = SMALL / points.shape[1]
         for y, line in enumerate((points / points.max().clamp(min=1e-12)).tolist()):
             for x, share in enumerate(line):
                 if share >= 0.01:
@@ -151,7 +157,8 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
     weights, rows, keys, left_out = _first_weights(look, of)
     title = f"{_name(of)}{left_out}"
     start = EDGE + text_width(rows) + 6
-    end, top = start + REACH, EDGE + 2 * SIZE + LINE / 2
+    end = start + REACH
+    top = EDGE + 2 * SIZE + LINE / 2
     right = max(end + 6 + text_width(keys), EDGE + text_width([title])) + EDGE
     canvas = CANVASES[ending](right, top + LINE * max(len(rows), len(keys)) - LINE / 2 + EDGE)
     canvas.text((EDGE, EDGE + SIZE / 2), title)
@@ -173,10 +180,8 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
 
 
 def image(look: Look, of: AttentionMap, ending: str) -> bytes:
-    source, (weights, rows, _, _) = (
-        look.source_of(of),
-        _first_weights(look, of, most_keys=of.size[1]),
-    )
+    source = look.source_of(of)
+    weights, rows, _, _ = _first_weights(look, of, most_keys=of.size[1])
     assert isinstance(source, Image)
     regions = weights[:, source.units :].reshape(-1, *source.grid)
     overlay = caption_overlay.Overlay(f"{look.title}, {_name(of)}", source.pixels, rows, regions)
@@ -206,26 +211,27 @@ OF_SOURCES = {
 def _first_weights(
     look: Look, of: AttentionMap, most_keys: int = MOST
 ) -> tuple[Float[Tensor, "R M"], list[str], list[str], str]:
-    """The first rows and keys of the mean over heads, their names, and a note on how many more there are."""
+    """The first rows and keys of the mean over heads, their names,
+    and a note on how many more there are.
+    """
     row_index = of.shown_rows
     rows, keys = look.names(of)
     weights = of.weights(row_index[:MOST]).mean(0).cpu().nan_to_num(0.0)[:, :most_keys]
     more = {"rows": len(row_index) - MOST, "keys": len(keys) - most_keys}
     note = ", ".join(f"{count:,} {name}" for name, count in more.items() if count > 0)
     names = [shortened(rows[row], LETTERS) for row in row_index[:MOST]]
-    return (
-        weights,
-        names,
-        [shortened(key, LETTERS) for key in keys[:most_keys]],
-        f"; {note} more" if note else "",
-    )
+    shown_keys = [shortened(key, LETTERS) for key in keys[:most_keys]]
+    if note:
+        note = f"; {note} more"
+    return weights, names, shown_keys, note
 
 
 @torch.no_grad()
 def _thumbnails(of: AttentionMap) -> list[tuple[int, Float[Tensor, "_ _"]]]:
     """Each head's weights on a coarse grid, the largest of each cell, in one pass over tiles."""
     n, m = of.size
-    high, wide = min(n, POINTS), min(m, POINTS)
+    high = min(n, POINTS)
+    wide = min(m, POINTS)
     points = torch.zeros(of.heads, high * wide)
     for rows, low, weights, _ in of.tiles():
         y = torch.arange(rows.start, rows.stop) * high // n
@@ -237,4 +243,5 @@ def _thumbnails(of: AttentionMap) -> list[tuple[int, Float[Tensor, "_ _"]]]:
 
 def _name(of: AttentionMap) -> str:
     heads = of.shown_heads
-    return f"{of.name}, {f'head {heads[0]}' if len(heads) == 1 else f'mean of {len(heads)} heads'}"
+    which = f"head {heads[0]}" if len(heads) == 1 else f"mean of {len(heads)} heads"
+    return f"{of.name}, {which}"

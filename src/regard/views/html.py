@@ -1,7 +1,8 @@
-"""Self-contained HTML pages, whose content security policy forbids requests: of a look, and the frame of other pages.
+"""Self-contained HTML pages, whose content security policy forbids requests: of a look,
+and the frame of other pages.
 
-The script of a look's page is a bundle of the modules in `page/`; the policy forbids any other. The look is embedded
-as JSON and shown as text only.
+The script of a look's page is a bundle of the modules in `page/`; the policy forbids any other. The
+look is embedded as JSON and shown as text only.
 """
 
 import html
@@ -26,8 +27,13 @@ PAGE_END = "</body>\n</html>\n"
 def document_start(
     title: str, head: str, *, policy: str = "", schemes: str = "light dark", body: str = "body"
 ) -> str:
-    """An HTML document up to its content. `head` is markup, as is `body`, a tag; without `policy`, a header has it."""
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n' if policy else ""
+    """An HTML document up to its content.
+
+    `head` is markup, as is `body`, a tag; without `policy`, a header has it.
+    """
+    meta = ""
+    if policy:
+        meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -42,7 +48,9 @@ def document_start(
 
 
 def page_start(title: str, style: str, allowed: str = "") -> str:
-    """The beginning of a page without a script, up to its content; `allowed` are further directives of its policy."""
+    """The beginning of a page without a script, up to its content;
+    `allowed` are further directives of its policy.
+    """
     policy = f"default-src 'none'; {allowed}style-src {content_hash(style)}"
     return document_start(title, f"<style>{style}</style>", policy=policy, schemes="light")
 
@@ -58,13 +66,15 @@ def script_page(
     tag: str = "body",
     allowed: str = "",
 ) -> str:
-    """A page with one script, which its policy allows alone; `allowed` are further sources of scripts.
+    """A page with one script, which its policy allows alone;
+    `allowed` are further sources of scripts.
 
-    tables   what the script reads, as JSON, by the ids of the elements that hold it; `texts` likewise, without tags
+    tables   what the script reads, as JSON, by the ids of the elements that hold it; `texts`
+             likewise, without tags
     """
     policy = (
-        f"default-src 'none'; script-src {content_hash(script)}{allowed}; style-src {content_hash(style)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {content_hash(script)}{allowed}; style-src "
+        f"{content_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'"
     )
     start = document_start(title, f"<style>{style}</style>", policy=policy, body=tag)
     json_texts = {
@@ -84,7 +94,9 @@ def script_page(
 
 
 def page(look: dict[str, Any] | Sequence[dict[str, Any]]) -> str:
-    """What `Look.as_dict` returns, as an HTML page; of several looks, a page to choose from them."""
+    """What `Look.as_dict` returns, as an HTML page; of several looks,
+    a page to choose from them.
+    """
     first = look if isinstance(look, dict) else look[0]
     title = f"{first['title']} · Regard" if first["title"] else "Regard"
     return script_page(
@@ -109,7 +121,9 @@ def page_part(name: str) -> str:
 
 
 def studio_frame(brand: str, note: str) -> str:
-    """The content of a studio's page, in which page/frame.js shows views, with a name and a note beside it."""
+    """The content of a studio's page, in which page/frame.js shows views,
+    with a name and a note beside it.
+    """
     return Template(page_part("frame.html")).substitute(brand=escaped(brand), note=escaped(note))
 
 

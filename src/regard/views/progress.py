@@ -1,4 +1,6 @@
-"""Progress on stderr: a status line that is renewed on a terminal or in a notebook, plain lines in files and pipes."""
+"""Progress on stderr: a status line that is renewed on a terminal or in a notebook,
+plain lines in files and pipes.
+"""
 
 import os
 import sys
@@ -31,7 +33,9 @@ class TextStream(Protocol):
 
 
 class Status(NamedTuple):
-    """What a status line shows: a text and, where it is known, how much of the work is done, from 0 to 1."""
+    """What a status line shows: a text and, where it is known, how much of the work is done,
+    from 0 to 1.
+    """
 
     text: str
     done: float | None = None
@@ -57,7 +61,8 @@ def _in_notebook() -> bool:
 
 
 class StatusLine:
-    """A line that a thread renews, below all lines printed meanwhile, until it is closed, which waits for the thread.
+    """A line that a thread renews, below all lines printed meanwhile, until it is closed,
+    which waits for the thread.
 
     `status` is called by the thread. With `keep`, the last status stays when the line is closed.
     """
@@ -65,7 +70,8 @@ class StatusLine:
     def __init__(
         self, stream: TextStream, status: Callable[[], Status], *, keep: bool = False
     ) -> None:
-        self.line = (_NotebookLine if _in_notebook() else _TerminalLine)(stream, status, keep)
+        make_line = _NotebookLine if _in_notebook() else _TerminalLine
+        self.line = make_line(stream, status, keep)
         self.closing = Flag()
         _open_lines.append(self)
         self.thread = Thread(target=self._renew, name="regard-status-line", daemon=True)
@@ -91,7 +97,9 @@ _open_lines: list[StatusLine] = []
 
 
 def close_status_lines() -> None:
-    """Close those that an exception left open: the generators that would close them live as long as its traceback."""
+    """Close those that an exception left open:
+    the generators that would close them live as long as its traceback.
+    """
     for line in _open_lines:
         line.close()
 
@@ -133,9 +141,8 @@ class _TerminalLine:
         if status.done is None:
             return text
         bar = ProgressBar(total=1.0, completed=status.done, width=BAR)
-        if (
-            text.cell_len + BAR + 1 > self.console.width
-        ):  # as in a terminal of 80 columns: the bar on its own line
+        # In a terminal of 80 columns, for example, the bar gets its own line.
+        if text.cell_len + BAR + 1 > self.console.width:
             return Group(text, bar)
         row = Table.grid(padding=(0, 1))
         row.add_row(bar, text)
@@ -156,15 +163,17 @@ class _NotebookLine:
 
     def __init__(self, stream: TextStream, status: Callable[[], Status], keep: bool) -> None:
         display = import_module("IPython.display").display
-        self.stream, self.status, self.keep = stream, status, keep
+        self.stream = stream
+        self.status = status
+        self.keep = keep
         self.output: Any = display(self._drawn(), raw=True, display_id=True)
 
     def _drawn(self) -> dict[str, str]:
         text, done = self.status()
-        filled = 0 if done is None else round(done * BAR)
-        return {
-            "text/plain": text if done is None else f"{'━' * filled}{'╌' * (BAR - filled)} {text}"
-        }
+        if done is not None:
+            filled = round(done * BAR)
+            text = f"{'━' * filled}{'╌' * (BAR - filled)} {text}"
+        return {"text/plain": text}
 
     def renew(self) -> None:
         self.output.update(self._drawn(), raw=True)
@@ -173,15 +182,19 @@ class _NotebookLine:
         print(text, file=self.stream, flush=True)
 
     def close(self) -> None:
-        self.output.update(self._drawn() if self.keep else {"text/plain": ""}, raw=True)
+        last = self._drawn() if self.keep else {"text/plain": ""}
+        self.output.update(last, raw=True)
 
 
 class _Unbreakable:
-    """A text stream whose writes are dropped once it is closed or broken: work goes on without it."""
+    """A text stream whose writes are dropped once it is closed or broken:
+    work goes on without it.
+    """
 
     def __init__(self, stream: TextStream) -> None:
         self.stream: TextStream | None = stream
-        self.encoding, self.isatty = getattr(stream, "encoding", None), stream.isatty
+        self.encoding = getattr(stream, "encoding", None)
+        self.isatty = stream.isatty
 
     def write(self, text: str) -> int:
         self._try(lambda stream: stream.write(text))
@@ -199,23 +212,26 @@ class _Unbreakable:
 
 
 class TrainingProgress:
-    """An event handler that shows the events of a run, until the stream is closed; None is closed from the start."""
+    """An event handler that shows the events of a run, until the stream is closed;
+    None is closed from the start.
+    """
 
     def __init__(self, stream: TextStream | None) -> None:
-        self.stream, self.live = stream, is_live(stream)
+        self.stream = stream
+        self.live = is_live(stream)
         self.output = None if stream is None else _Unbreakable(stream)
         self.line: StatusLine | None = None
-        self.steps, self.first, self.began = (
-            0,
-            0,
-            0.0,
-        )  # of all steps; the first of this process; when it was made
+        # Updates of the run, those before this process, and when it began.
+        self.steps = 0
+        self.first = 0
+        self.began = 0.0
         self.status = Status("")
 
     def __call__(self, event: Event) -> None:
         match event["event"]:
             case "start":
-                self.steps, self.first = event["steps"], -1
+                self.steps = event["steps"]
+                self.first = -1
                 self._print(f"{event['model']}\non {event['device']}")
             case "prepare" if self.live:
                 self._show(Status(f"preparing {event['stage']}: {event['examples']:,} examples"))
@@ -233,14 +249,20 @@ class TrainingProgress:
                 self._validation(event)
 
     def _training(self, event: Event) -> Status:
-        step, now, left = event["step"], time.perf_counter(), ""
+        step = event["step"]
+        now = time.perf_counter()
+        left = ""
         if self.first < 0:
-            self.first, self.began = step, now
+            self.first = step
+            self.began = now
         if step > self.first:
             seconds = (now - self.began) / (step - self.first) * max(0, self.steps - step)
             left = f"   {timedelta(seconds=int(seconds))} left"
-        unsmoothed = "" if event["nll"] == event["loss"] else f"   nll {event['nll']:.4f}"
-        metrics = f"loss {event['loss']:.4f}{unsmoothed}   {event['tokens_per_second']:,.0f} tokens/s{left}"
+        unsmoothed = ""
+        if event["nll"] != event["loss"]:
+            unsmoothed = f"   nll {event['nll']:.4f}"
+        speed = f"{event['tokens_per_second']:,.0f} tokens/s"
+        metrics = f"loss {event['loss']:.4f}{unsmoothed}   {speed}{left}"
         # The least needed last: a narrow terminal cuts it off.
         text = f"step {step:,}/{self.steps:,}   {metrics}"
         if "perplexity" in event:
@@ -252,9 +274,8 @@ class TrainingProgress:
         metrics = "   ".join(
             f"{name} {value:.4f}" for name, value in event.items() if name not in others
         )
-        self._print(
-            f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}"
-        )
+        best = "   (best)" if event["best"] else ""
+        self._print(f"validation at step {event['step']:,}: {metrics}{best}")
         for sample in event.get("samples", ()):
             self._print(
                 "\n".join(
@@ -283,7 +304,9 @@ class TrainingProgress:
 
 @contextmanager
 def live_training_progress(on_event: EventHandler, *, shown: bool) -> Iterator[EventHandler]:
-    """An event handler that calls `on_event`, and shows the events on a terminal or in a notebook, if so wanted."""
+    """An event handler that calls `on_event`, and shows the events on a terminal or in a notebook,
+    if so wanted.
+    """
     if not shown or not is_live(sys.stderr):
         yield on_event
         return
@@ -312,16 +335,20 @@ def status_line(status: Callable[[], Status], *, shown: bool = True) -> Iterator
 def tracked(
     items: Iterable[Item], what: str, *, shown: bool = True, printing: bool = False
 ) -> Iterator[Item]:
-    """The items, counted in a status line while they are taken: "what 1,234   56 a second   0:00:22".
+    """The items, counted in a status line while they are taken:
+    "what 1,234   56 a second   0:00:22".
 
-    With `printing`, of items whose results are printed one by one, nothing is shown where stdout is a terminal too.
+    With `printing`, of items whose results are printed one by one, nothing is shown where stdout is
+    a terminal too.
     """
-    began, count = time.perf_counter(), 0
+    began = time.perf_counter()
+    count = 0
 
     def status() -> Status:
         seconds = time.perf_counter() - began
         return Status(
-            f"{what} {count:,}   {count / seconds:,.1f} a second   {timedelta(seconds=int(seconds))}"
+            f"{what} {count:,}   {count / seconds:,.1f} a second   "
+            f"{timedelta(seconds=int(seconds))}"
         )
 
     with status_line(status, shown=shown and not (printing and sys.stdout.isatty())):

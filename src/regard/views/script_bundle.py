@@ -1,4 +1,6 @@
-"""ES modules as one script: an HTML file that carries its script, and forbids all others, has no modules to import."""
+"""ES modules as one script: an HTML file that carries its script, and forbids all others,
+has no modules to import.
+"""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +14,8 @@ EXPORT = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MUL
 
 @cache
 def bundle(entry: str) -> str:
-    """A module of this package, as "views/page/main.js", with all that it imports, each before those that import it.
+    """A module of this package, as "views/page/main.js", with all that it imports,
+    each before those that import it.
 
     Each module is a function scope that returns its exports.
     """
@@ -34,7 +37,10 @@ def _enclosed(path: PurePosixPath, names: dict[PurePosixPath, str]) -> str:
     source = _read(path)
     exported = ", ".join(EXPORT.findall(source))
     source = re.sub(r"^export ", "", IMPORT.sub(constants, source), flags=re.MULTILINE)
-    return f"const {names[path]} = (() => {{ // {path.name}\n{source}\nreturn {{ {exported} }};\n}})();"
+    return (
+        f"const {names[path]} = (() => {{ // "
+        f"{path.name}\n{source}\nreturn {{ {exported} }};\n}})();"
+    )
 
 
 def _resolved(path: PurePosixPath, imported: str) -> PurePosixPath:

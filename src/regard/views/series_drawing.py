@@ -1,4 +1,6 @@
-"""Attention over time: a series as lines or as a picture, and below it what each row attends to, at the same times."""
+"""Attention over time: a series as lines or as a picture, and below it what each row attends to,
+at the same times.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +43,9 @@ class Strip:
 
     @staticmethod
     def of(look: Look, of: AttentionMap, series: Series, points: int = POINTS) -> "Strip":
-        """The mean over heads of the rows that are shown, at no more than so many points of time."""
+        """The mean over heads of the rows that are shown,
+        at no more than so many points of time.
+        """
         rows = of.shown_rows
         names, _ = look.names(of)
         columns = min(points, series.positions)
@@ -49,7 +53,8 @@ class Strip:
             weights = of.weights(rows).mean(0).cpu().nan_to_num(0.0)[:, series.units :]
             pooled = spans_of_largest(weights.numpy(), columns)
             shown = tuple(shortened(names[row], LETTERS) for row in rows)
-            return Strip(pooled, shown, float(weights.max()) if weights.numel() else 0.0)
+            largest = float(weights.max()) if weights.numel() else 0.0
+            return Strip(pooled, shown, largest)
         pooled = _pooled(of, min(ROWS, len(rows)), columns, series.units)
         return Strip(pooled, (), float(pooled.max()))
 
@@ -64,7 +69,9 @@ def spans_of_largest(weights: NDArray[np.float32], columns: int) -> NDArray[np.f
 
 @torch.no_grad()
 def _pooled(of: AttentionMap, high: int, wide: int, units: int) -> NDArray[np.float32]:
-    """The largest mean over heads of each cell of a coarse grid, in one pass over tiles: memory is linear."""
+    """The largest mean over heads of each cell of a coarse grid, in one pass over tiles:
+    memory is linear.
+    """
     rows = torch.tensor(of.shown_rows)
     place = torch.full((of.size[0],), -1)
     place[rows] = torch.arange(len(rows)) * high // len(rows)
@@ -85,7 +92,9 @@ def _pooled(of: AttentionMap, high: int, wide: int, units: int) -> NDArray[np.fl
 def draw_series(look: Look, of: AttentionMap, series: Series, title: str, ending: str) -> bytes:
     """The series, and below it the weights of each row, darker where they are larger."""
     strip = Strip.of(look, of, series)
-    row_height = ROW if strip.names else max(1, ROWS // max(1, len(strip.weights)))
+    row_height = ROW
+    if not strip.names:
+        row_height = max(1, ROWS // max(1, len(strip.weights)))
     signal = _signal_height(series)
     labels = [*strip.names, *(shortened(name, LETTERS) for name in _labels(series))]
     left = EDGE + max(text_width(labels), 24) + 6
@@ -108,7 +117,9 @@ def draw_series(look: Look, of: AttentionMap, series: Series, title: str, ending
 
 
 def draw_signal(canvas: Canvas, series: Series, at: Point, size: Point) -> None:
-    """The numbers of a series: a line for each channel with a range of its own, or a picture of all."""
+    """The numbers of a series: a line for each channel with a range of its own,
+    or a picture of all.
+    """
     left, top = at
     wide, high = size
     if series.is_picture:
@@ -148,7 +159,9 @@ def _line(
     size: Point,
     shade: str,
 ) -> None:
-    """A line through the middle of the least and the largest share of each span, with a bar between these."""
+    """A line through the middle of the least and the largest share of each span,
+    with a bar between these.
+    """
     left, top = at
     wide, tall = size
     x = left + (np.arange(len(low)) + 0.5) * wide / len(low)
@@ -212,4 +225,6 @@ def _signal_height(series: Series) -> float | int:
 def _labels(series: Series) -> Sequence[str]:
     """Names beside the signal: of each line, or of the ends of a picture."""
     names = series.channels
-    return (names[0], names[-1]) if series.is_picture else names
+    if series.is_picture:
+        return names[0], names[-1]
+    return names

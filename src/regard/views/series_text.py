@@ -1,4 +1,6 @@
-"""A series and the attention over it in a terminal: lines of block characters, a column for each span of time."""
+"""A series and the attention over it in a terminal: lines of block characters,
+a column for each span of time.
+"""
 
 from collections.abc import Sequence
 
@@ -17,7 +19,9 @@ LINES = 8  # channels, or groups of neighbouring ones, that are printed
 
 
 def sparkline(values: NDArray[np.float32]) -> str:
-    """Numbers as blocks between the least and the largest of them, and a space where one is missing."""
+    """Numbers as blocks between the least and the largest of them,
+    and a space where one is missing.
+    """
     known = np.isfinite(values)
     low, high = number_range(values[known].tolist(), margin=0.0)
     shares = np.where(known, (values - low) / (high - low), 0.0) * (len(BLOCKS) - 1)
@@ -63,7 +67,9 @@ def series_map(
 
 
 def _channels(series: Series) -> list[tuple[str, NDArray[np.float32]]]:
-    """Names and numbers (length,) of the lines; of many channels, means of neighbouring ones, the last on top."""
+    """Names and numbers (length,) of the lines; of many channels, means of neighbouring ones,
+    the last on top.
+    """
     if series.values.shape[1] <= LINES:
         pairs = zip(series.channels, series.values.T, strict=True)
         return [(plain_name(name), values) for name, values in pairs]

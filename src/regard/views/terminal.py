@@ -52,13 +52,16 @@ def look_text(
         if not row_index:  # other maps have these rows
             lines += ["", f"{each.name}: none of these rows, it has {each.size[0]}"]
             continue
-        for head in [None] if each.default_heads is None else each.shown_heads:
-            weights = each.weights(row_index[:MOST], head).mean(0).cpu()
-            heads = f"{each.heads} heads" if head is None else f"head {head}"
-            share = (
-                "" if each.part_of is None else f", {weights.sum(1).mean():.0%} of the attention"
-            )
-            lines += ["", f"{each.name}, {heads if each.heads > 1 else '1 head'}{share}"]
+        shown_heads = [None] if each.default_heads is None else each.shown_heads
+        for head in shown_heads:
+            weights = each.weights(row_index[:MOST], head).mean(0).cpu()  # (R, M)
+            heads = "1 head"
+            if each.heads > 1:
+                heads = f"{each.heads} heads" if head is None else f"head {head}"
+            share = ""
+            if each.part_of is not None:
+                share = f", {weights.sum(1).mean():.0%} of the attention"
+            lines += ["", f"{each.name}, {heads}{share}"]
             names = [rows[row] for row in row_index[:MOST]]
             source = look.source_of(each)
             if isinstance(source, Image):
@@ -76,11 +79,15 @@ def look_text(
         if len(row_index) > MOST:
             lines.append(f"({len(row_index) - MOST} more rows)")
     others = [each.name for each in look.maps if each not in maps]
-    return "\n".join(lines + (["", f"Other maps: {', '.join(others)}"] if others else []))
+    if others:
+        lines += ["", f"Other maps: {', '.join(others)}"]
+    return "\n".join(lines)
 
 
 def main_map(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
-    """The last cross-attention, to each source; or else the last pool, self-attention or grid; or nothing."""
+    """The last cross-attention, to each source; or else the last pool, self-attention or grid;
+    or nothing.
+    """
     for kind in ("cross", "pool", "self", "grid"):
         of_kind = [each for each in maps if each.kind == kind]
         if of_kind:
@@ -100,10 +107,11 @@ def heat_map(
     color: bool = False,
     numbers: bool = False,
 ) -> str:
-    """A line per row and a cell per column: the larger the weight, the denser, or in color the brighter.
+    """A line per row and a cell per column: the larger the weight, the denser,
+    or in color the brighter.
 
-    Each line ends with the largest weight and its column. With `numbers`, cells show weights in hundredths. Columns
-    that do not fit into `width` characters follow in further panels below.
+    Each line ends with the largest weight and its column. With `numbers`, cells show weights in
+    hundredths. Columns that do not fit into `width` characters follow in further panels below.
     """
     rows = [plain_name(name) for name in rows]
     columns = [plain_name(name) for name in columns]
@@ -114,7 +122,8 @@ def heat_map(
             got=str(tuple(weights.shape)),
             remedy="Name every row and column, and have at least one of each.",
         )
-    cells = [max(3 if numbers else 1, cell_len(name)) for name in columns]
+    narrowest = 3 if numbers else 1
+    cells = [max(narrowest, cell_len(name)) for name in columns]
     margin = max([0, *map(cell_len, rows)])
     note = margin + 1 + max([0, *map(cell_len, columns)]) + len("  → 100%")
     panels = []
@@ -124,17 +133,20 @@ def heat_map(
         for name, row in zip(rows, weights.tolist(), strict=True):
             blocks = (cell_text(row[x], cells[x], color, numbers) for x in panel)
             heaviest = max(range(len(row)), key=row.__getitem__)
-            best = (
-                f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
-            )
-            last = f"  {best}" if panel[-1] == len(columns) - 1 else ""
+            best = "→ nothing"
+            if row[heaviest] > 0:
+                best = f"→ {columns[heaviest]} {row[heaviest]:.0%}"
+            is_last_panel = panel[-1] == len(columns) - 1
+            last = f"  {best}" if is_last_panel else ""
             lines.append(f"{' ' * (margin - cell_len(name))}{name} {' '.join(blocks)}{last}")
         panels.append("\n".join(lines))
     return "\n\n".join(panels)
 
 
 def _panels(cells: Sequence[int], width: int) -> list[list[int]]:
-    """The columns in groups whose cells, with a space after each, fit into a width; at least one in each."""
+    """The columns in groups whose cells, with a space after each, fit into a width;
+    at least one in each.
+    """
     panels: list[list[int]] = [[]]
     for column, size in enumerate(cells):
         if panels[-1] and sum(cells[x] + 1 for x in panels[-1]) + size + 1 > width:
@@ -151,7 +163,9 @@ def grid_maps(
     width: int = 80,
     color: bool = False,
 ) -> str:
-    """The weights of each row over an image's regions, as small grids side by side, each relative to its largest."""
+    """The weights of each row over an image's regions, as small grids side by side,
+    each relative to its largest.
+    """
     high, wide = grid
     if weights.shape != (len(rows), high * wide):
         wanted = f"a weight for each of {len(rows)} × {high} × {wide}"
@@ -163,13 +177,14 @@ def grid_maps(
         )
     largest = [max(row) for row in weights.tolist()]
     titles = [f"{plain_name(name)} {most:.0%}" for name, most in zip(rows, largest, strict=True)]
-    strips = [  # (R, high): the lines of each row's grid
-        [
-            "".join(cell_text(weight / most if most > 0 else 0.0, 2, color) for weight in line)
-            for line in row.reshape(high, wide).tolist()
-        ]
-        for row, most in zip(weights, largest, strict=True)
-    ]
+    strips = []  # (R, high): the lines of each row's grid
+    for row, most in zip(weights, largest, strict=True):
+        shares = row.reshape(high, wide).tolist()
+        if most > 0:
+            shares = [[weight / most for weight in line] for line in shares]
+        else:
+            shares = [[0.0] * wide] * high
+        strips.append(["".join(cell_text(share, 2, color) for share in line) for line in shares])
     cell = max([2 * wide, *map(cell_len, titles)])
     across = max(1, (width + 2) // (cell + 2))
     lines = []

@@ -6,12 +6,8 @@ from typing import NamedTuple
 from regard.training.telemetry.log_file import Event
 from regard.views.curves import Curve
 
-NOT_METRICS = {
-    "step",
-    "epoch",
-    "loss",
-    "perplexity",
-}  # numbers of a validation that have no panel of their own
+# Numbers of a validation that have no panel of their own.
+NOT_METRICS = {"step", "epoch", "loss", "perplexity"}
 
 
 class CurvePoint(NamedTuple):
@@ -26,7 +22,9 @@ class CurvePoint(NamedTuple):
 def curve_points(event: Event) -> Iterator[CurvePoint]:
     """The points that an event adds; none where it lacks the numbers of its kind."""
     values = {key: float(value) for key, value in event.items() if type(value) in (int, float)}
-    kind, step, loss = event.get("event"), values.get("step"), values.get("loss")
+    kind = event.get("event")
+    step = values.get("step")
+    loss = values.get("loss")
     if step is None or loss is None:
         return
     if kind == "train":

@@ -1,4 +1,6 @@
-"""Fields: what each part of an example is (a text, a label, an image, ...), with one class for each kind."""
+"""Fields: what each part of an example is (a text, a label, an image, ...),
+with one class for each kind.
+"""
 
 from regard.data.fields import kinds  # noqa: F401  enters the kinds of the package into `FIELDS`
 from regard.data.fields.base import FIELDS

@@ -1,9 +1,10 @@
 """The interface of fields: what one part of an example is, from the file to the batch.
 
-A field is configured by a table of the recipe ([data.source], [data.target]) whose key `kind` chooses its class. The
-class has the keys of its kind and everything that depends on it: how a value is read from a cell of a table, what is
-learned from the training data (a vocabulary, statistics), the arrays on disk, and batches. A kind of the user's own is
-registered with `regard.register.field`.
+A field is configured by a table of the recipe ([data.source], [data.target]) whose key `kind`
+chooses its class. The class has the keys of its kind and everything that depends on it: how a value
+is read from a cell of a table, what is learned from the training data (a vocabulary, statistics),
+the arrays on disk, and batches. A kind of the user's own is registered with
+`regard.register.field`.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +20,8 @@ from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.core.sanitize import one_line
 from regard.core.sequence import FieldBatch
-from regard.data.arrays import Column, ColumnWriter
+from regard.data.column_files import ColumnWriter
+from regard.data.columns import Column
 from regard.data.image_store import FileKind
 from regard.data.images import ResizeFilter
 from regard.data.time_axis import TimeAxis
@@ -31,8 +33,8 @@ FieldType = TypeVar("FieldType", bound="Field")
 Ranges = tuple[tuple[float, float], ...]
 FIELDS: "Registry[type[Field]]" = Registry("kind of field")
 
-# Regard wrote these keys into the recipe of every checkpoint, whatever the kind of the field, until each kind had a
-# class with its own keys. With these values they say nothing.
+# Regard wrote these keys into the recipe of every checkpoint, whatever the kind of the field,
+# until each kind had a class with its own keys. With these values they say nothing.
 FORMER_DEFAULTS: dict[str, Any] = {
     "tokenizer": "bpe",
     "vocab_size": 8000,
@@ -70,9 +72,8 @@ class Field(Config, ABC):
     names_folders: ClassVar[bool] = False  # whether files in a folder of its name are its examples
     input_kind: ClassVar[str] = ""  # of the encoder's input module: a name of `INPUTS`
     also_read_by: ClassVar[tuple[str, ...]] = ()  # other input modules that can read it
-    needs_input_module: ClassVar[bool] = (
-        False  # whether encoders need another module than a token embedding
-    )
+    # Whether encoders need another module than a token embedding.
+    needs_input_module: ClassVar[bool] = False
     # Whether a value is a list of tokens, as a file with a token a line has them.
     is_token_list: ClassVar[bool] = False
     # Whether parts of a value, such as words, can have an output each (`positions`).
@@ -81,11 +82,14 @@ class Field(Config, ABC):
     is_windowed: ClassVar[bool] = False
     # Whether graphs of operators, as ONNX has them, can read it.
     in_graphs: ClassVar[bool] = True
-    # The key under which a request gives the content of a file: "image". None: its values are texts in a request.
+    # The key under which a request gives the content of a file: "image". None:
+    # its values are texts in a request.
     content_key: ClassVar[str | None] = None
 
     def not_packable(self) -> str | None:
-        """The setting, as "missing = 'mask'", with which its sequences cannot be packed without padding."""
+        """The setting, as "missing = 'mask'",
+        with which its sequences cannot be packed without padding.
+        """
         return None
 
     @classmethod
@@ -147,7 +151,9 @@ class Field(Config, ABC):
 
     @property
     def resizing(self) -> tuple[int, ResizeFilter, int | None] | None:
-        """How images are resized, as arguments of `images.load_image`; None for what is no image."""
+        """How images are resized, as arguments of `images.load_image`;
+        None for what is no image.
+        """
         return None
 
     @property
@@ -226,7 +232,8 @@ class Field(Config, ABC):
         return False
 
     def from_request(self, name: str, given: Any, size: int | None) -> Any:
-        """The value of a request, for a field that has a `content_key`: an array, and never the name of a file.
+        """The value of a request, for a field that has a `content_key`: an array,
+        and never the name of a file.
 
         name    of the input, for messages
         given   the content of a file as bytes, or a list of JSON
@@ -239,11 +246,15 @@ class Field(Config, ABC):
         return str(value)
 
     def first_input(self, vocabulary: Any) -> str | None:
-        """An input that a page begins with, where any other form of it may be refused; None: the page has its own."""
+        """An input that a page begins with, where any other form of it may be refused; None:
+        the page has its own.
+        """
         return None
 
     def usual_ranges(self, vocabulary: Any) -> Ranges | None:
-        """The usual least and largest value of each number of a vector; None for what has no numbers."""
+        """The usual least and largest value of each number of a vector;
+        None for what has no numbers.
+        """
         return None
 
     def time_axis(self, cell: Any) -> TimeAxis:
@@ -263,7 +274,9 @@ class Field(Config, ABC):
 
     @abstractmethod
     def encode(self, vocabulary: Any, values: Sequence[Any]) -> list[Any]:
-        """The values as ids or arrays; InvalidArgument for one that the vocabulary does not have."""
+        """The values as ids or arrays;
+        InvalidArgument for one that the vocabulary does not have.
+        """
 
     def length(self, encoded: Any) -> int:
         """The number of tokens that an encoded value counts for in a batch."""
@@ -274,14 +287,20 @@ class Field(Config, ABC):
         return encoded
 
     def positions(self, encoded: Any) -> int | None:
-        """How many parts of an encoded value can have an output each, such as words; None: it is no sequence."""
+        """How many parts of an encoded value can have an output each, such as words; None:
+        it is no sequence.
+        """
         return None
 
     def check_together(self, first: Any, value: Any) -> None:
-        """Refuse a value that does not go with the first of the training data, both as `parse` returns them."""
+        """Refuse a value that does not go with the first of the training data,
+        both as `parse` returns them.
+        """
 
     def check_beside(self, encoded: Any, positions: Sequence[int | None]) -> None:
-        """Refuse an encoded target that does not fit its sources, of which the positions are given."""
+        """Refuse an encoded target that does not fit its sources,
+        of which the positions are given.
+        """
 
     def around(self, vocabulary: Any) -> int:
         """How many positions are added to a source before an encoder reads it."""
@@ -325,7 +344,10 @@ def _says_nothing(key: str, value: Any) -> bool:
 
 
 def make_field(kind: str = "text", **keys: Any) -> Field:
-    """A field of this kind: `make_field("label", column="class")`. InvalidRecipe names all wrong keys."""
+    """A field of this kind: `make_field("label", column="class")`.
+
+    InvalidRecipe names all wrong keys.
+    """
     config = read(Field, {"kind": kind, **keys}, "field")  # type: ignore[type-abstract]
     if isinstance(config, list):
         raise InvalidRecipe(config)

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from regard.core.config import Count, Probability, Range, doc
 from regard.core.errors import InvalidArgument, Problem
 from regard.core.shapes import Tensor
-from regard.data.arrays import Column, ColumnWriter, ImageWriter, open_images
 from regard.data.augmentation import AugmentKind
+from regard.data.column_files import ColumnWriter, ImageWriter, open_images
+from regard.data.columns import Column
 from regard.data.fields.base import FORMER_DEFAULTS, Field
 from regard.data.image_store import IMAGES
 from regard.data.images import (
@@ -37,7 +38,8 @@ class ImageField(Field):
     image_resize: ResizeFilter = doc("bicubic", "filter with which images are resized")
     image_crop_from: Count | None = doc(
         None,
-        "height and width to which images are resized instead, before their center of image_size is cropped",
+        "height and width to which images are resized instead, before their "
+        "center of image_size is cropped",
     )
     image_mean: tuple[Probability, ...] = doc(
         HALVES, "subtracted from red, green and blue, which are in [0, 1]"

@@ -9,7 +9,8 @@ import torch
 
 from regard.core.config import doc
 from regard.core.shapes import Tensor
-from regard.data.arrays import Column, ColumnWriter, LabelWriter, open_labels
+from regard.data.column_files import ColumnWriter, LabelWriter, open_labels
+from regard.data.columns import Column
 from regard.data.fields.base import Field, check_list
 from regard.data.label_check import target_labels
 from regard.data.vocabulary import Labels

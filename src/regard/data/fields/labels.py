@@ -10,7 +10,8 @@ from regard.core.config import doc
 from regard.core.errors import InvalidArgument, Problem
 from regard.core.sanitize import one_line
 from regard.core.shapes import Tensor
-from regard.data.arrays import Column, ColumnWriter, TextWriter, open_label_sets
+from regard.data.column_files import ColumnWriter, TextWriter, open_label_sets
+from regard.data.columns import Column
 from regard.data.fields.base import Field, check_list
 from regard.data.vocabulary import Labels
 
@@ -39,7 +40,9 @@ class LabelsField(Field):
         return self.spell(self.parse(cell))
 
     def spell(self, names: Sequence[str]) -> str:
-        """The text of these labels, which `parse` reads: JSON where a separator would be misread."""
+        """The text of these labels, which `parse` reads:
+        JSON where a separator would be misread.
+        """
         text = self.separator.join(names)
         is_plain = not text.startswith("[") and not any(self.separator in name for name in names)
         return text if is_plain else json.dumps(names, ensure_ascii=False)

@@ -15,7 +15,8 @@ from regard.core.config import doc
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import one_line
 from regard.core.shapes import Tensor
-from regard.data.arrays import Column, ColumnWriter, NumberWriter, open_numbers
+from regard.data.column_files import ColumnWriter, NumberWriter, open_numbers
+from regard.data.columns import Column
 from regard.data.fields.base import Field, check_list
 from regard.data.statistics import CHUNK, Statistics
 

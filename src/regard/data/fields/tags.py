@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from regard.core.config import doc
 from regard.core.errors import InvalidArgument
-from regard.data.arrays import Column, ColumnWriter, TextWriter
+from regard.data.column_files import ColumnWriter, TextWriter
+from regard.data.columns import Column
 from regard.data.fields.base import Field, check_list
 from regard.data.token_lists import tokens_of
 from regard.data.vocabulary import Labels

@@ -9,7 +9,8 @@ from regard.core.config import Count, doc
 from regard.core.errors import InvalidArgument, Problem
 from regard.core.sanitize import one_line
 from regard.core.sequence import Tokens
-from regard.data.arrays import Column, ColumnWriter, TextWriter, open_text
+from regard.data.column_files import ColumnWriter, TextWriter, open_text
+from regard.data.columns import Column
 from regard.data.fields.base import Field, check_list
 from regard.data.special_tokens import SPECIALS
 from regard.data.tokenizer import Tokenizer
@@ -27,7 +28,8 @@ class TextField(Field):
     kind: Literal["text"] = doc("text", "a text becomes tokens")
     tokenizer: TokenizerKind = doc(
         "bpe",
-        'kind of tokens a text is split into; "pretrained": those of the model that training starts from',
+        'kind of tokens a text is split into; "pretrained": those of the '
+        "model that training starts from",
     )
     vocab_size: Count = doc(
         DEFAULT_SIZE, "largest number of different tokens, special tokens included"
@@ -80,7 +82,8 @@ class TextField(Field):
     def bounds_outputs(self) -> bool:
         """Letters and bytes do not: one of them may become many in another script.
 
-        A pretrained tokenizer is that of an imported model, which generates as it did where it comes from.
+        A pretrained tokenizer is that of an imported model, which generates as it did where it
+        comes from.
         """
         return self.tokenizer in SUBWORDS_AND_WORDS
 

@@ -1,4 +1,6 @@
-"""The field `vectors`: a sequence of vectors of one dimension, from a file, a recording or a list of lists."""
+"""The field `vectors`: a sequence of vectors of one dimension, from a file,
+a recording or a list of lists.
+"""
 
 import json
 import math
@@ -15,7 +17,8 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
 from regard.data.array_files import array_of_content, read_array
-from regard.data.arrays import Column, ColumnWriter, SlicedRows, VectorWriter, open_vectors
+from regard.data.column_files import ColumnWriter, VectorWriter, open_vectors
+from regard.data.columns import Column, SlicedRows
 from regard.data.fields.base import Field, Ranges, check_list
 from regard.data.image_store import ARRAYS, Member
 from regard.data.log_mel import LogMelConfig, Recording
@@ -37,8 +40,8 @@ class VectorsField(Field):
 
     kind: Literal["vectors"] = doc(
         "vectors",
-        "a sequence of vectors of one dimension: a list of lists, the name of a .npy or .npz file, or with `features` "
-        "that of a .wav file",
+        "a sequence of vectors of one dimension: a list of lists, the name of a .npy or .npz "
+        "file, or with `features` that of a .wav file",
     )
     normalize: bool = doc(
         True, "give each number of a vector mean 0 and scale 1, by the training data"
@@ -48,8 +51,8 @@ class VectorsField(Field):
     )
     missing: Literal["refuse", "mask"] = doc(
         "refuse",
-        "missing numbers, NaN or null: refuse them; or mask: nothing attends to a source vector that has one, and a "
-        "number of a target that is missing counts in no loss and no metric",
+        "missing numbers, NaN or null: refuse them; or mask: nothing attends to a source vector "
+        "that has one, and a number of a target that is missing counts in no loss and no metric",
     )
 
     features: LogMelConfig | None = doc(
@@ -111,7 +114,9 @@ class VectorsField(Field):
         return isinstance(cell, str) and self.stored is not None and self.stored.names(cell)
 
     def parse(self, cell: Any) -> NDArray[np.float64] | Window:
-        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name.
+        """An array (length, dimension).
+
+        Only a path opens a file: a text is read as a list, never as a name.
 
         Bytes are those of a WAV file.
         """
@@ -150,7 +155,9 @@ class VectorsField(Field):
             return recording.log_mel(self.features).astype(np.float64)
 
     def array_of(self, value: Any) -> NDArray[np.float64]:
-        """The array (length, dimension) of an array, a tensor, nested lists or their JSON; of numbers, (length, 1)."""
+        """The array (length, dimension) of an array, a tensor, nested lists or their JSON;
+        of numbers, (length, 1).
+        """
         given = value
         if isinstance(value, str):
             given = _json_array(value)
@@ -189,7 +196,9 @@ class VectorsField(Field):
 
     @property
     def _most_seconds(self) -> float:
-        """The longest recording of a request: it may not have more numbers as vectors than an array may."""
+        """The longest recording of a request:
+        it may not have more numbers as vectors than an array may.
+        """
         if self.features is None:
             return math.inf
         frames = MOST_NUMBERS // self.features.mels
@@ -352,7 +361,9 @@ def _holds_numbers(vectors: Sequence[Any]) -> bool:
 
 
 def _array_of_content(name: str, content: bytes, dimension: int | None) -> NDArray[Any]:
-    """The array of a .npy file that is sent: what it claims is checked before numbers are converted."""
+    """The array of a .npy file that is sent:
+    what it claims is checked before numbers are converted.
+    """
     array = array_of_content(f"file of {name}", content)
     if array.size > MOST_NUMBERS:
         raise InvalidArgument(
@@ -382,7 +393,8 @@ def _as_numbers(value: Any) -> NDArray[np.float64]:
     nothing = np.zeros((), dtype=np.float64)
     try:
         if hasattr(value, "detach"):
-            # A tensor, perhaps on another device, and perhaps of bfloat16, which NumPy does not have.
+            # A tensor, perhaps on another device, and perhaps of bfloat16,
+            # which NumPy does not have.
             value = value.detach().cpu().double().numpy()
         found = np.asarray(value)
         if found.dtype.kind in "USmMcV":
@@ -401,7 +413,8 @@ def _described(value: Any) -> str:
 
 
 def array_text(array: NDArray[Any], decimals: Sequence[int] | None = None) -> str:
-    """An array (length, dimension) as JSON, with null where a number is missing; and NaN or infinite ones as well.
+    """An array (length, dimension) as JSON, with null where a number is missing;
+    and NaN or infinite ones as well.
 
     decimals   of each number of a vector; None: all that it has
     """

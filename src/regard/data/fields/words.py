@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from regard.core.config import doc
 from regard.core.word_tokens import WordTokens
-from regard.data.arrays import Column, ColumnWriter
+from regard.data.column_files import ColumnWriter
+from regard.data.columns import Column
 from regard.data.fields.base import check_list
 from regard.data.fields.text import TextField
 from regard.data.token_lists import tokens_of

@@ -7,12 +7,15 @@ from datetime import date, timedelta
 from regard.data.example import Example, Split
 from regard.data.synthetic.sampling import distinct, uniform
 
-FIRST, DAYS = date(1900, 1, 1), (date(2100, 1, 1) - date(1900, 1, 1)).days
+FIRST = date(1900, 1, 1)
+DAYS = (date(2100, 1, 1) - date(1900, 1, 1)).days
 
 
 @dataclass(frozen=True)
 class Language:
-    """Month and weekday names, and date formats of {d}ay, {m}onth, {y}ear, {w}eekday and {o}rdinal."""
+    """Month and weekday names, and date formats of {d}ay, {m}onth, {y}ear,
+    {w}eekday and {o}rdinal.
+    """
 
     months: str
     weekdays: str  # Monday first
@@ -33,7 +36,8 @@ def _english(day: int) -> str:
     return f"{day}{ending}"
 
 
-# A month is a number only where the order is unambiguous (year first) or a word names the convention.
+# A month is a number only where the order is unambiguous (year first)
+# or a word names the convention.
 LANGUAGES = (
     Language(
         "January February March April May June July August September October November December",
@@ -61,7 +65,8 @@ LANGUAGES = (
          "el {d}/{nm}/{y}"),
     ),
     Language(
-        "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+        "gennaio febbraio marzo aprile maggio giugno luglio agosto "
+        "settembre ottobre novembre dicembre",
         "lunedì martedì mercoledì giovedì venerdì sabato domenica",
         ("{o} {m} {y}", "{w} {o} {m} {y}", "{w}, {o} {m} {y}"),
         lambda day: "1º" if day == 1 else str(day),

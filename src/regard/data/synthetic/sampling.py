@@ -1,4 +1,6 @@
-"""Reproducible sampling of synthetic examples: a function of the task, the split and the seed alone."""
+"""Reproducible sampling of synthetic examples: a function of the task,
+the split and the seed alone.
+"""
 
 import hashlib
 import random
@@ -8,15 +10,14 @@ from regard.core.errors import InvalidArgument
 from regard.data.example import SPLITS, Example, Split
 
 SIZES: dict[Split, int] = {"train": 20_000, "valid": 1_000, "test": 1_000}
-SHARES: dict[Split, float] = {
-    "train": 0.8,
-    "valid": 0.1,
-    "test": 0.1,
-}  # of the space that is sampled
+# Of the space that is sampled.
+SHARES: dict[Split, float] = {"train": 0.8, "valid": 0.1, "test": 0.1}
 
 
 def uniform(task: str, split: Split, seed: int) -> Callable[[], float]:
-    """A generator of numbers in [0, 1). Of `random`, only these are the same in every version of Python."""
+    """A generator of numbers in [0,
+    1). Of `random`, only these are the same in every version of Python.
+    """
     check_split(split)
     return random.Random(f"{task} {split} {seed}").random
 
@@ -24,9 +25,12 @@ def uniform(task: str, split: Split, seed: int) -> Callable[[], float]:
 def distinct(
     draw: Callable[[], Example], key: Callable[[Example], str], split: Split, size: int | None
 ) -> Iterator[Example]:
-    """Draws with different sources whose key belongs to this split: `size` of them, or SIZES[split]."""
+    """Draws with different sources whose key belongs to this split: `size` of them,
+    or SIZES[split].
+    """
     seen: set[object] = set()
-    while len(seen) < (SIZES[split] if size is None else size):
+    wanted = SIZES[split] if size is None else size
+    while len(seen) < wanted:
         example = draw()
         if example.source not in seen and split_of(key(example), SHARES) == split:
             seen.add(example.source)

@@ -1,4 +1,5 @@
-"""Synthetic scenes: colored shapes on a noisy background, a caption, and the bounding box of each captioned shape.
+"""Synthetic scenes: colored shapes on a noisy background, a caption,
+and the bounding box of each captioned shape.
 
 A scene holds parameters only; `draw` renders the same pixels on every machine, with NumPy alone.
 """
@@ -14,7 +15,9 @@ SIDE = 64  # pixels
 GRID = 8  # positions and sizes are multiples of an eighth of a pixel
 EDGE = 1.5  # smallest distance in pixels between a shape and the edge of the image
 GAP = 2.0  # smallest distance in pixels between the boxes of two shapes
-MARGIN = 6.0  # smallest difference between horizontal and vertical distance, so that the relation is unambiguous
+# The smallest difference between horizontal and vertical distance,
+# so that the relation is unambiguous.
+MARGIN = 6.0
 RADII = (7.0, 13.0)
 TINT = 15  # largest deviation of a color channel
 LIGHT = 215  # darkest background
@@ -58,7 +61,8 @@ class Shape:
 
     @property
     def name(self) -> str:
-        return f"{'an' if self.color[0] in 'aeiou' else 'a'} {self.color} {self.kind}"
+        article = "an" if self.color[0] in "aeiou" else "a"
+        return f"{article} {self.color} {self.kind}"
 
     @property
     def box(self) -> Box:
@@ -68,14 +72,17 @@ class Shape:
 
     def distance(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Signed distance of each point to the outline; negative inside."""
-        x, y = x - self.x, y - self.y
+        x = x - self.x
+        y = y - self.y
         corners = np.array(KINDS[self.kind]) * self.radius
         if not len(corners):
             return np.sqrt(x * x + y * y) - self.radius
         (ax, ay), (bx, by) = (
             side.T[:, :, None, None] for side in (corners, np.roll(corners, -1, axis=0))
         )
-        ex, ey = bx - ax, by - ay  # (K, 1, 1), as are the corners
+        # (K, 1, 1), as are the corners
+        ex = bx - ax
+        ey = by - ay
         along = np.clip(((x - ax) * ex + (y - ay) * ey) / (ex * ex + ey * ey), 0, 1)  # (K, Y, X)
         away = np.sqrt(((x - ax - along * ex) ** 2 + (y - ay - along * ey) ** 2).min(0))
         # A point is inside if a ray from it crosses an odd number of sides.
@@ -98,7 +105,9 @@ class Scene:
     def caption(self) -> str:
         """The first shape, and its position relative to each of the others."""
         first, *others = self.shapes
-        return f"{first.name} {' and '.join(f'{relation(first, other)} {other.name}' for other in others)}".strip()
+
+        relations = [f"{relation(first, other)} {other.name}" for other in others]
+        return f"{first.name} {' and '.join(relations)}".strip()
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -117,7 +126,10 @@ class Scene:
             window = slice(max(0, top - 1), bottom + 3), slice(max(0, left - 1), right + 3)
             centers = np.arange(0.5, SIDE)  # of pixels
             away = shape.distance(centers[None, window[1]], centers[window[0], None])
-            cover = np.clip(0.5 - away, 0, 1) if self.smooth else (away < 0).astype(np.float64)
+            if self.smooth:
+                cover = np.clip(0.5 - away, 0, 1)
+            else:
+                cover = (away < 0).astype(np.float64)
             image[window] += cover[:, :, None] * (np.array(shape.tint) - image[window])
         # Noise from a hash: the same bytes in every version of NumPy and Python.
         drawn = hashlib.shake_128(str(self.noise).encode()).digest(image.size)
@@ -131,7 +143,8 @@ class Scene:
 
 def relation(one: Shape, other: Shape) -> str:
     """The position of one relative to the other, along the axis on which they are further apart."""
-    across, down = one.x - other.x, one.y - other.y
+    across = one.x - other.x
+    down = one.y - other.y
     if abs(across) > abs(down):
         return "left of" if across < 0 else "right of"
     return "above" if down < 0 else "below"
@@ -139,7 +152,8 @@ def relation(one: Shape, other: Shape) -> str:
 
 def draw_scene(random: Callable[[], float]) -> Scene:
     """A random scene with an unambiguous caption: different colors, no overlap, clear relations."""
-    count, colors = 1 + _random_below(random, 3), list(COLORS)
+    count = 1 + _random_below(random, 3)
+    colors = list(COLORS)
     while len(colors) > count:
         colors.pop(_random_below(random, len(colors)))
     kinds = [list(KINDS)[_random_below(random, len(KINDS))] for _ in colors]
@@ -161,7 +175,8 @@ def draw_scene(random: Callable[[], float]) -> Scene:
         )
     )
     red, green, blue = (LIGHT + _random_below(random, 256 - LIGHT) for _ in range(3))
-    smooth, grain = random() < 0.5, _random_below(random, GRAIN + 1)
+    smooth = random() < 0.5
+    grain = _random_below(random, GRAIN + 1)
     return Scene(shapes, (red, green, blue), smooth, grain, noise=_random_below(random, 1 << 32))
 
 
@@ -185,7 +200,8 @@ def _random_center(random: Callable[[], float], radius: float) -> float:
 def _is_clear(centers: Sequence[tuple[float, float]], radii: Sequence[float]) -> bool:
     for i, (x, y) in enumerate(centers):
         for j in range(i):
-            across, down = abs(x - centers[j][0]), abs(y - centers[j][1])
+            across = abs(x - centers[j][0])
+            down = abs(y - centers[j][1])
             if max(across, down) < radii[i] + radii[j] + GAP or (
                 j == 0 and abs(across - down) < MARGIN
             ):

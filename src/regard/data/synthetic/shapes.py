@@ -1,4 +1,6 @@
-"""Drawn scenes of colored shapes, with captions, with the kind of one shape, or with questions and answers."""
+"""Drawn scenes of colored shapes, with captions, with the kind of one shape,
+or with questions and answers.
+"""
 
 from collections.abc import Iterator
 
@@ -10,7 +12,8 @@ from regard.data.synthetic.scenes import Scene, draw_scene
 def shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
     """A scene of one to three shapes, and its caption. No arrangement of shapes is in two splits.
 
-    The source is a `Scene`: `draw()` gives its pixels, `boxes` the bounding box of each shape in the caption.
+    The source is a `Scene`: `draw()` gives its pixels, `boxes` the bounding box of each shape in
+    the caption.
 
     >>> example = next(shapes("test"))
     >>> example.target
@@ -28,7 +31,8 @@ def shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Exa
 
 
 def red_shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """A scene with one red shape and at most two of other colors, and the kind of the red one, as a label.
+    """A scene with one red shape and at most two of other colors, and the kind of the red one,
+    as a label.
 
     >>> example = next(red_shapes("test"))
     >>> example.source.caption, example.target
@@ -47,13 +51,15 @@ def red_shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator
 
 
 def questions(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """Two sources, a scene and a question about the color or the kind of one of its shapes; and the answer.
+    """Two sources, a scene and a question about the color or the kind of one of its shapes;
+    and the answer.
 
     The question describes one shape only. No arrangement of shapes is in two splits.
 
     >>> example = next(questions("test"))
     >>> example.sources[0].caption, example.sources[1], example.target
-    ('a yellow cross below a purple triangle and left of a black cross', 'what color is the triangle?', 'purple')
+    ('a yellow cross below a purple triangle and left of a black cross', 'what color is the
+    triangle?', 'purple')
     """
     random = uniform("questions", split, seed)
 
@@ -61,13 +67,17 @@ def questions(split: Split, seed: int = 0, size: int | None = None) -> Iterator[
         while True:
             scene = draw_scene(random)
             shape = scene.shapes[int(random() * len(scene.shapes))]
-            asked, given, answer = ("color", shape.kind, shape.color)
+            asked = "color"
+            given = shape.kind
+            answer = shape.color
             if random() < 0.5:
-                asked, given, answer = ("shape", shape.color, shape.kind)
+                asked = "shape"
+                given = shape.color
+                answer = shape.kind
             if sum(given in (other.kind, other.color) for other in scene.shapes) == 1:
-                question = (
-                    f"what color is the {given}?" if asked == "color" else f"what is {given}?"
-                )
+                question = f"what is {given}?"
+                if asked == "color":
+                    question = f"what color is the {given}?"
                 return Example((scene, question), answer)
 
     return distinct(draw, _arrangement, split, size)

@@ -16,7 +16,9 @@ OPERATIONS: dict[str, Callable[[str], str]] = {
 def strings(
     operation: str, split: Split, seed: int = 0, size: int | None = None
 ) -> Iterator[Example]:
-    """A string and the same string ("copy"), its reverse, or its letters in alphabetical order ("sort")."""
+    """A string and the same string ("copy"), its reverse,
+    or its letters in alphabetical order ("sort").
+    """
     random = uniform(operation, split, seed)
 
     def draw() -> Example:
@@ -27,7 +29,9 @@ def strings(
 
 
 def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """Two sources, the name of an operation (a label) and a string; and the result. No string is in two splits.
+    """Two sources, the name of an operation (a label) and a string; and the result.
+
+    No string is in two splits.
 
     >>> next(operations("test"))
     Example(source=('sort', 'epsxxffuemv'), target='eeffmpsuvxx')
@@ -35,7 +39,8 @@ def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator
     random = uniform("operations", split, seed)
 
     def draw() -> Example:
-        name, letters = list(OPERATIONS)[int(random() * len(OPERATIONS))], random_letters(random)
+        name = list(OPERATIONS)[int(random() * len(OPERATIONS))]
+        letters = random_letters(random)
         return Example((name, letters), OPERATIONS[name](letters))
 
     return distinct(draw, lambda example: str(example.sources[1]), split, size)

@@ -11,9 +11,8 @@ from regard.core.errors import TrainingFailed
 from regard.core.sanitize import as_json_line
 
 LOG_FILE = "log.jsonl"
-Event = dict[
-    str, Any
-]  # "event" is its kind: start, resumed, prepare, update, train, validation, ...
+# "event" is its kind: start, resumed, prepare, update, train, validation, ...
+Event = dict[str, Any]
 EventHandler = Callable[[Event], None]
 
 
@@ -25,7 +24,9 @@ class EventLog:
     """An event handler that appends events to log.jsonl, if it is open, and passes them on."""
 
     def __init__(self, run: Path, file: TextIO | None, on_event: EventHandler) -> None:
-        self.run, self.file, self.on_event = run, file, on_event
+        self.run = run
+        self.file = file
+        self.on_event = on_event
 
     def __call__(self, event: Event) -> None:
         self.check_folder()
@@ -39,8 +40,8 @@ class EventLog:
         """Raise TrainingFailed if the folder of the run was removed or renamed."""
         if self.file is not None and not is_open_file(self.file.fileno(), self.run / LOG_FILE):
             raise TrainingFailed(
-                f"{self.run}: wanted the folder of this run with its {LOG_FILE}; got none: it was removed or renamed "
-                "while training. Put it back, and resume."
+                f"{self.run}: wanted the folder of this run with its {LOG_FILE}; got none: it was "
+                "removed or renamed while training. Put it back, and resume."
             )
 
 
@@ -61,7 +62,10 @@ def _close(file: TextIO) -> None:
 
 
 def truncate_log(run: Path, step: int) -> None:
-    """Drop the lines after a checkpoint's step: these updates are made again. Lines cut short by a kill go too."""
+    """Drop the lines after a checkpoint's step: these updates are made again.
+
+    Lines cut short by a kill go too.
+    """
     path = run / LOG_FILE
     if not path.exists():
         return

@@ -1,4 +1,6 @@
-"""Reading log.jsonl of a run that may still train: new lines only, also where the log was cut back by a resumed run."""
+"""Reading log.jsonl of a run that may still train: new lines only,
+also where the log was cut back by a resumed run.
+"""
 
 import json
 import re
@@ -16,8 +18,8 @@ TAIL = 256  # bytes before a position that are compared
 class LogPosition:
     """A place in a log: how far it was read, and a checksum of the bytes before.
 
-    A resumed run rewrites its log without the lines after its checkpoint. Where the bytes before a position are no
-    longer those that were read, the log is read again from its beginning.
+    A resumed run rewrites its log without the lines after its checkpoint. Where the bytes before a
+    position are no longer those that were read, the log is read again from its beginning.
     """
 
     offset: int = 0
@@ -30,7 +32,12 @@ class LogPosition:
     def parse(text: str) -> "LogPosition":
         """From `str`; anything else is the beginning."""
         found = re.fullmatch(r"(\d{1,18})-([0-9a-f]{8})", text, re.ASCII)
-        return LogPosition() if found is None else LogPosition(int(found[1]), int(found[2], 16))
+        if found is None:
+            return LogPosition()
+        return LogPosition(int(found[1]), int(found[2], 16))
+
+
+BEGINNING = LogPosition()
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class NewLines:
     complete: bool  # these are all that there are
 
 
-def new_lines(path: Path, after: LogPosition = LogPosition(), *, most: int = MOST) -> NewLines:  # noqa: B008  frozen
+def new_lines(path: Path, after: LogPosition = BEGINNING, *, most: int = MOST) -> NewLines:
     """The lines after a position, about `most` bytes of them; the file is only read."""
     with path.open("rb") as file:
         begin = max(0, after.offset - TAIL)
@@ -51,7 +58,8 @@ def new_lines(path: Path, after: LogPosition = LogPosition(), *, most: int = MOS
         before = file.read(after.offset - begin)
         known = len(before) == after.offset - begin and crc32(before) == after.checksum
         if not known:
-            begin, before = 0, b""
+            begin = 0
+            before = b""
             file.seek(0)
         content = file.read(most)
         if b"\n" not in content:  # one long line

@@ -1,7 +1,7 @@
 """Metrics of a run for TensorBoard and Weights & Biases, in addition to log.jsonl.
 
-Loggers are opened before any work, so a missing package is reported at once. A logger that fails later never stops the
-run: it is reported once and not used again.
+Loggers are opened before any work, so a missing package is reported at once. A logger that fails
+later never stops the run: it is reported once and not used again.
 """
 
 import os
@@ -33,10 +33,10 @@ def tensorboard(run: Path, settings: Mapping[str, Any], step: int | None) -> Log
             "tensorboard", "tensorboard", "train.loggers = ['tensorboard']"
         ) from None
     if step is None:
-        shutil.rmtree(
-            run / "tensorboard", ignore_errors=True
-        )  # of a run that never had a checkpoint
-    writer = writer_class(str(run / "tensorboard"), purge_step=None if step is None else step + 1)
+        # The events of a run that never had a checkpoint.
+        shutil.rmtree(run / "tensorboard", ignore_errors=True)
+    first_step = None if step is None else step + 1
+    writer = writer_class(str(run / "tensorboard"), purge_step=first_step)
 
     def write(step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -54,7 +54,8 @@ def weights_and_biases(run: Path, settings: Mapping[str, Any], step: int | None)
     id_file = run / "wandb.id"
     if step is None or not id_file.exists():
         id_file.write_text(uuid4().hex[:8])
-    project, run_id = os.environ.get("WANDB_PROJECT", "regard"), id_file.read_text()
+    project = os.environ.get("WANDB_PROJECT", "regard")
+    run_id = id_file.read_text()
     try:
         logger = wandb.init(
             project=project,
@@ -84,7 +85,10 @@ def logged(
     step: int | None,
     on_event: EventHandler,
 ) -> Iterator[EventHandler]:
-    """An event handler that calls `on_event` and writes metrics to these loggers. `step` is that of a resumed run."""
+    """An event handler that calls `on_event` and writes metrics to these loggers.
+
+    `step` is that of a resumed run.
+    """
     active: dict[str, Logger] = {}
 
     def safely(name: str, call: Callable[[Logger], object]) -> None:
