@@ -16,6 +16,7 @@ from regard.server.jobs import Generation, Job
 from regard.server.search_rounds import SearchRounds
 from regard.server.searches import Round, SearchGroup
 from support.predictors import translator
+from support.servers import until
 
 pytestmark = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 MODEL = translator(decoder="transformer")
@@ -185,8 +186,13 @@ def test_stopping_waits_for_the_rounds_that_are_computed(engine, monkeypatch):
     asked = [ask(engine, text) for text in TEXTS]
     engine.start()
     held.wait(2)
-    threading.Timer(0.3, held.go_on.set).start()
+    # Until the time to stop is over, the rounds wait.
+    going_on = threading.Thread(
+        target=lambda: (until(lambda: not engine._working), held.go_on.set())
+    )
+    going_on.start()
     assert engine.stop(0.05) is False
+    going_on.join()
     assert not any(
         "search" in each.name or each is engine._thread for each in threading.enumerate()
     )
