@@ -356,14 +356,18 @@ def test_the_thread_runs_ahead_and_ends_with_its_consumer():
 
 
 def test_arriving_items_are_listed_up_to_a_pause_or_a_limit():
+    listed = threading.Event()
+
     def items():
         yield from range(5)
-        time.sleep(0.5)
+        assert listed.wait(60)
         yield 5
         raise InvalidArgument("x", wanted="y", got="z", remedy="w")
 
-    lists = arriving(items(), limit=3, pause=0.1)
-    assert [next(lists) for _ in range(3)] == [[0, 1, 2], [3, 4], [5]]
+    lists = arriving(items(), limit=3, pause=0.5)
+    assert [next(lists) for _ in range(2)] == [[0, 1, 2], [3, 4]]
+    listed.set()
+    assert next(lists) == [5]
     with pytest.raises(InvalidArgument, match="x: wanted y"):
         next(lists)
     assert list(arriving([], 3, 0.1)) == []

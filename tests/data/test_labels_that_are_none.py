@@ -84,6 +84,14 @@ def test_several_labels_that_never_stand_alone_are_told(tmp_path, caplog):
     assert 'kind = "labels"' in said
 
 
+def test_labels_with_a_bar_are_told_though_no_other_label_has_their_parts(tmp_path, caplog):
+    """A bar is the separator of kind = "labels", and in hardly any name."""
+    assert prepared(tmp_path, ["x|y", "z"] * 10).target.size == 2
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "'x|y' is learned as one label" in said
+    assert 'kind = "labels"' in said
+
+
 def test_a_separator_within_a_name_is_nothing(tmp_path, caplog):
-    prepared(tmp_path, ["a|b", "c", "d;e"] * 10)
+    prepared(tmp_path, ["|", "a|", "c", "d;e"] * 10)
     assert not caplog.records

@@ -72,13 +72,13 @@ def test_long_inputs_of_a_batch_have_the_numbers_of_the_whole(cell, bidirectiona
 
 @pytest.mark.parametrize(("dim", "length"), [(256, LONG), (1024, 4000)])
 def test_a_long_input_can_be_interrupted_within_a_second(dim, length):
-    """In one call, it would take longer."""
+    """In one call, it would take longer. Others may be at work: the time is that of the processor for this thread."""
     module = encoder(dim=dim)
     source = Tokens.of([text(length)])
-    times = [time.monotonic()]
-    with torch.inference_mode(), interruptible(lambda: times.append(time.monotonic())):
+    times = [time.thread_time()]
+    with torch.inference_mode(), interruptible(lambda: times.append(time.thread_time())):
         module(source)
-    times.append(time.monotonic())
+    times.append(time.thread_time())
     assert max(later - earlier for earlier, later in pairwise(times)) < 1.0
     assert len(times) > 10
 

@@ -120,15 +120,17 @@ def test_overload_is_refused_and_memory_stays_flat(server):
     alone = json.loads(server.ask(body)[2])["results"]
     with ThreadPoolExecutor(clients) as pool:
         memory = []
+        statuses = set[int]()
         for _ in range(4):
             answers = list(pool.map(server.ask, [body] * clients))
-            assert {status for status, _, _ in answers} == {200, 429}
+            statuses.update(status for status, _, _ in answers)
             for status, headers, content in answers:
                 if status == 429:
                     assert 1 <= int(headers["retry-after"]) <= 60
                 else:
                     assert json.loads(content)["results"] == alone
             memory.append(server.memory)
+        assert statuses == {200, 429}
     assert max(memory[1:]) - memory[0] < 16 * MEBIBYTE
     until(server.is_idle)
 

@@ -246,9 +246,9 @@ def test_phrases_of_a_request_are_limited(idle, name):
 
 def test_ready_turns_false_while_the_engine_does_not_answer(idle, monkeypatch):
     gate, waits = slowed(monkeypatch, MODELS["held"])
+    assert idle.ask("/health/ready")[0] == 200
     attacker = Attacker(idle, "/predict", {"model": "held", "input": "the cat"})
     assert waits.wait(PATIENCE)
-    assert idle.ask("/health/ready")[0] == 200
     until(lambda: idle.ask("/health/ready")[0] == 503)
     assert idle.ask("/v2/health/ready")[0] == 503
     assert idle.ask("/health/live")[0] == 200

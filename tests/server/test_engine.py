@@ -26,6 +26,7 @@ from regard.server.job_queue import JobQueue, Lanes
 from regard.server.jobs import Embedding, Generation, Inspection, Job, Scoring, Work
 from regard.tasks.pipeline import Output
 from support.predictors import classifier, language_model, masked_model, replace_step, translator
+from support.servers import until
 
 TEXTS = [
     "the cat sat",
@@ -164,16 +165,15 @@ def test_an_engine_that_does_nothing_with_its_jobs_is_stuck(engine):
     assert engine.stuck() == 0.0
     engine.submit(job)  # whose receiver blocks the engine's thread
     other = ask(engine, "rnn", Generation(TEXTS[1], LONG))
-    end = time.monotonic() + PATIENCE
-    while engine.stuck() < 0.2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: engine.stuck() >= 0.2)
     release.set()
     other.wait()
     assert engine.stuck() == 0.0
 
 
 def assert_nothing_is_left(engine: Engine) -> None:
+    # What a job that was cancelled leaves behind goes when the engine's thread comes to it.
+    until(lambda: engine.busy == engine._clients.total() == 0)
     assert engine.busy == 0
     assert (len(engine.queue), engine.queue.tokens) == (0, 0)
     assert not any(model.groups for model in engine.models.values())
@@ -445,10 +445,12 @@ def test_a_job_that_is_late_when_it_arrives_does_not_begin(engine, monkeypatch):
 
 
 def test_a_deadline_ends_a_job_in_the_queue_and_in_the_batch(engine, slow):
-    running = ask(engine, "rnn", Generation("the cat", LONG), deadline=time.monotonic() + 0.2)
+    far = time.monotonic() + 3600
+    running = ask(engine, "rnn", Generation("the cat", LONG), deadline=far)
     assert slow.waits.wait(PATIENCE)
-    queued = ask(engine, "transformer", Generation("the cat"), deadline=time.monotonic() + 0.1)
-    time.sleep(0.3)
+    queued = ask(engine, "transformer", Generation("the cat"), deadline=far)
+    # The first has begun, and both are late now.
+    running.job.deadline = queued.job.deadline = time.monotonic() - 1
     slow.go_on(1)
     assert isinstance(running.wait(), DeadlineExceeded)
     assert isinstance(queued.wait(), DeadlineExceeded)
@@ -475,7 +477,7 @@ def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(engine, slow):
     results: list[bool] = []
     stopping.start()
     assert slow.waits.wait(PATIENCE)
-    time.sleep(0.05)
+    until(lambda: not engine.ready)
     with pytest.raises(ServerStopping):
         ask(engine, "rnn", Generation("dog"))
     slow.go_on()
@@ -487,8 +489,11 @@ def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(engine, slow):
 def test_stopping_in_time_ends_the_rest_with_an_error(engine, slow):
     answer = ask(engine, "rnn", Generation("the cat", LONG))
     assert slow.waits.wait(PATIENCE)
-    threading.Timer(0.3, slow.go_on).start()
+    # Until the time to stop is over, the step waits.
+    going_on = threading.Thread(target=lambda: (until(lambda: not engine._working), slow.go_on()))
+    going_on.start()
     assert engine.stop(0.05) is False
+    going_on.join()
     assert isinstance(answer.wait(), ServerStopping | list)
 
 
@@ -565,12 +570,19 @@ def test_the_turns_of_many_clients_are_those_of_the_least_busy_who_waited_longes
 def test_a_client_with_many_jobs_leaves_slots_to_others(engine, slow):
     many = [ask(engine, "rnn", Generation("the cat", LONG), client="many") for _ in range(8)]
     assert slow.waits.wait(PATIENCE)  # they have all four slots
-    one = ask(engine, "rnn", Generation("dog", LONG), client="one")
+    ended_before = []
+    one = Answer("rnn", Generation("dog", LONG), client="one")
+
+    def end(result) -> None:
+        ended_before.extend(answer for answer in many if answer.ended.is_set())
+        one.end(result)
+
+    one.job.on_end = end
+    engine.submit(one.job)
     slow.go_on()
     one.wait()
-    assert (
-        sum(answer.ended.is_set() for answer in many) <= 4 + 3
-    )  # it was admitted with the first that became free
+    # It was admitted with the first that became free.
+    assert len(ended_before) <= 4 + 3
     assert all(isinstance(answer.wait(), list) for answer in many)
 
 

@@ -28,15 +28,20 @@ from support.forged import GOLDEN
 from support.predictors import translator
 from support.servers import PATIENCE, until
 
-# Makes the engine of a process raise once a file is there; found by Python when a process starts.
+# Makes the engine of a process raise where a file says so, when it has as many jobs as the file says; found by Python
+# when a process starts.
 FAULT = """
 import os
+import time
 from pathlib import Path
 from regard.server.engine import Engine
 drop = Engine._drop_late
 def fault(engine, *arguments):
     path = Path(os.environ["FAULT"])
     if path.exists():
+        jobs = int(path.read_text())
+        while engine.busy < jobs:
+            time.sleep(0.01)
         path.unlink()
         raise ZeroDivisionError("planted")
     drop(engine, *arguments)
@@ -129,15 +134,14 @@ def ask(port: int, **options) -> tuple[int, dict]:
 
 
 def crash(folder: Path, port: int) -> list[tuple[int, dict]]:
-    """The answers to requests that a fault of the engine meets."""
-    long = {
-        "input": ["abc"] * 60,
-        "min_length": 200,
-        "max_length": 200,
-    }  # not answered before the fault is planted
+    """The answers to requests that a fault of the engine meets, all of which have come before it."""
+    inputs = ["abc"] * 60
+    requests = 3
+    waiting = folder / "not yet the fault"
+    waiting.write_text(str(requests * len(inputs)))
+    waiting.rename(folder / "fault")
     with ThreadPoolExecutor() as pool:
-        asked = [pool.submit(ask, port, **long) for _ in range(3)]
-        (folder / "fault").touch()
+        asked = [pool.submit(ask, port, input=inputs) for _ in range(requests)]
         return [each.result(PATIENCE) for each in asked]
 
 

@@ -12,10 +12,12 @@ from regard.generation.engines.cpu import compile
 from regard.generation.search import LOOP_MICROSECONDS
 from regard.server import search_rounds, searches
 from regard.server.engine import Engine, EngineLimits
+from regard.server.job_queue import ENTERING_TOKENS
 from regard.server.jobs import Generation, Job
 from regard.server.search_rounds import SearchRounds
 from regard.server.searches import Round, SearchGroup
 from support.predictors import translator
+from support.servers import until
 
 pytestmark = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 MODEL = translator(decoder="transformer")
@@ -86,6 +88,36 @@ def test_jobs_of_equal_settings_share_the_slots_of_two_searches(engine, monkeypa
         assert ended.wait(PATIENCE)
         assert [each.text for each in found[0]] == MODEL.predict([text], **LONG)
     assert_empty(engine)
+
+
+def test_inputs_that_are_encoded_between_two_checks_of_deadlines_are_bounded(monkeypatch):
+    """Also where each job has a search of its own, as those with required phrases have."""
+    tokens = []
+    drop_late = Engine._drop_late
+    compute = SearchGroup.compute
+
+    def checked(engine: Engine, jobs) -> None:
+        tokens.append(0)
+        drop_late(engine, jobs)
+
+    def counted(group: SearchGroup) -> Round:
+        tokens[-1] += sum(each.input_tokens for each in group.admitted or ())
+        return compute(group)
+
+    monkeypatch.setattr(Engine, "_drop_late", checked)
+    monkeypatch.setattr(SearchGroup, "compute", counted)
+    engine = Engine(EngineLimits(slots=16, searches=1), "cpu")
+    engine.load("m", "1", MODEL)
+    text = "the cat sat " * 200
+    work = Generation(text, {"max_length": 8}, required=("dog",))
+    ended = [threading.Event() for _ in range(12)]
+    for event in ended:
+        engine.submit(Job("m", work, lambda result, event=event: event.set()))
+    engine.start()
+    assert all(event.wait(PATIENCE) for event in ended)
+    assert engine.stop(PATIENCE)
+    assert sum(tokens) > 12 * 600
+    assert max(tokens) <= ENTERING_TOKENS
 
 
 def test_a_job_that_is_cancelled_or_late_during_a_round_leaves_with_its_end(engine, monkeypatch):
@@ -185,8 +217,13 @@ def test_stopping_waits_for_the_rounds_that_are_computed(engine, monkeypatch):
     asked = [ask(engine, text) for text in TEXTS]
     engine.start()
     held.wait(2)
-    threading.Timer(0.3, held.go_on.set).start()
+    # Until the time to stop is over, the rounds wait.
+    going_on = threading.Thread(
+        target=lambda: (until(lambda: not engine._working), held.go_on.set())
+    )
+    going_on.start()
     assert engine.stop(0.05) is False
+    going_on.join()
     assert not any(
         "search" in each.name or each is engine._thread for each in threading.enumerate()
     )

@@ -20,7 +20,7 @@ from regard.server.engine import EngineLimits
 from regard.server.interfaces import EngineStats
 from support.forged import GOLDEN
 from support.predictors import classifier, language_model, translator
-from support.servers import PATIENCE, Running, served, slowed, until
+from support.servers import PATIENCE, Running, released_late, served, slowed, until
 
 MODELS = {"rnn": translator(decoder="rnn"), "labels": classifier(), "lines": language_model()}
 TEXTS = ["the cat sat", "a dog", "the red mat", "on the mat", "dog"]
@@ -210,9 +210,11 @@ def test_cancellations_and_deadlines_are_counted(monkeypatch):
             until(lambda: running.engine._cancelled)
             gate.release(1)
             until(lambda: running.engine.busy == running.app.open == 0)
-        threading.Timer(0.3, gate.release, [100_000]).start()
         for _ in range(2):
-            assert running.ask("/predict", {"input": "a dog", "timeout_ms": 1, **LONG})[0] == 504
+            with released_late(gate, waits, 0.1, steps=1):
+                asked = {"input": "a dog", "timeout_ms": 1, **LONG}
+                assert running.ask("/predict", asked)[0] == 504
+        gate.release(100_000)
         found = read(running)
         assert found["regard_requests_cancelled_total", "/predict"] == 3
         assert found["regard_deadlines_missed_total", "/predict"] == 2
@@ -276,10 +278,15 @@ def test_the_access_log_has_a_line_for_each_request(running, caplog):
     answer = running.ask("/predict", asked, x_request_id="one")[2]
     running.ask("/predict", {"model": "rnn", "input": "x", "beam_size": 0}, x_request_id="two")
     running.ask("/nothing", x_request_id="three")
-    until(lambda: running.app.open == 0)
-    found = {
-        line["id"]: line for record in caplog.records if (line := json.loads(record.getMessage()))
-    }
+
+    def lines() -> dict[str, dict]:
+        """By the ids of requests."""
+        found = [json.loads(record.getMessage()) for record in caplog.records]
+        return {line["id"]: line for line in found}
+
+    # A line is written after the answer.
+    until(lambda: {"one", "two", "three"} <= lines().keys())
+    found = lines()
     one = found["one"]
     assert (one["status"], one["model"], one["version"]) == (200, "rnn", answer["version"])
     assert one["inputs"] == 2

@@ -106,6 +106,28 @@ def slowed(monkeypatch, model) -> tuple[threading.Semaphore, threading.Event]:
     return gate, waits
 
 
+@contextmanager
+def released_late(
+    gate: threading.Semaphore, waits: threading.Event, seconds: float, steps: int = 100_000
+) -> Iterator[None]:
+    """Release steps of a slowed model so long after one of them has begun to wait: after a deadline of less."""
+    waits.clear()
+
+    def release() -> None:
+        waits.wait()
+        time.sleep(seconds)
+        gate.release(steps)
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    try:
+        yield
+    finally:
+        # Where no step has begun, because the deadline was over before.
+        waits.set()
+        releasing.join()
+
+
 def until(condition) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from regard.core.errors import InvalidArgument
 from regard.data.vocabulary import Labels
 
-SEPARATORS = ("|", ";")
+SEPARATOR = "|"  # of the field `labels`, unless its recipe says otherwise
+OTHER_SEPARATOR = ";"
 FEW = 20  # labels: no more are never taken for numbers, nor examples for too few
 logger = logging.getLogger(__name__)
 
@@ -34,9 +35,9 @@ def target_labels(texts: Iterable[str]) -> Labels:
     combined = list(_combined(counts))
     if combined:
         logger.warning(
-            "data.target: %r is learned as one label, though other labels have its parts "
-            "(%s such labels). For several labels of one input, set "
-            'data.target.kind = "labels"; otherwise rename these.',
+            "data.target: %r is learned as one label, and not as several (%s such labels). "
+            'For several labels of one input, set data.target.kind = "labels"; '
+            "otherwise rename these.",
             combined[0],
             len(combined),
         )
@@ -71,10 +72,21 @@ def _number(label: str) -> float | None:
 
 
 def _combined(counts: Counter[str]) -> Iterator[str]:
-    """Labels whose parts between separators are all in other labels too, alone or beside others."""
-    for separator in SEPARATORS:
-        parts_of = {label: [part.strip() for part in label.split(separator)] for label in counts}
-        having = Counter(part for parts in parts_of.values() for part in set(parts))
-        for label, parts in parts_of.items():
-            if len(parts) > 1 and all(having[part] > 1 for part in parts):
-                yield label
+    """Labels that were probably meant as several.
+
+    A bar is in hardly any name. A semicolon separates labels where its parts are in other labels too, alone or beside
+    others.
+    """
+    for label in counts:
+        if len(_parts(label, SEPARATOR)) > 1:
+            yield label
+    parts_of = {label: _parts(label, OTHER_SEPARATOR) for label in counts}
+    having = Counter(part for parts in parts_of.values() for part in set(parts))
+    for label, parts in parts_of.items():
+        if len(parts) > 1 and all(having[part] > 1 for part in parts):
+            yield label
+
+
+def _parts(label: str, separator: str) -> list[str]:
+    parts = [part.strip() for part in label.split(separator)]
+    return [part for part in parts if part]

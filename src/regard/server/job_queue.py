@@ -14,9 +14,9 @@ from regard.server.jobs import Job
 from regard.server.searches import SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan
 
-ENTERING_TOKENS = (
-    4096  # of the inputs that are encoded before a round: other searches wait meanwhile
-)
+# Of the inputs that are encoded before a round, in all searches together: other searches wait
+# meanwhile, and so do deadlines.
+ENTERING_TOKENS = 4096
 
 
 class JobQueue:
@@ -205,6 +205,7 @@ class Admissions:
     wide    whether a wide search runs
     aside   what may begin beside the engine's thread
     memory  of all searches; None: any
+    tokens  of the inputs of all jobs that are chosen for searches
     """
 
     slots: int
@@ -215,6 +216,7 @@ class Admissions:
     aside: AsideRoom
     wide: bool = False
     memory: SearchBudget | None = None
+    tokens: int = 0
     chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
     groups: dict[Job, SearchGroup] = field(default_factory=dict)
     full: set[Hashable] = field(default_factory=set)
@@ -230,6 +232,7 @@ class Admissions:
             assert isinstance(plan, SearchPlan)
             self.rows += counted_rows(plan.rows, self.hypotheses)
             self.wide = self.wide or is_wide(plan.rows, self.hypotheses)
+            self.tokens += plan.running.input_tokens
             group.enter(plan.running)
             self.groups[job] = group
             return True
@@ -248,6 +251,9 @@ class Admissions:
         if self.rows and self.rows + rows > self.hypotheses:
             return None
         if self.wide and is_wide(plan.rows, self.hypotheses):
+            return None
+        # Also of searches for one job each, of which many may begin in one round.
+        if self.tokens and self.tokens + plan.running.input_tokens > ENTERING_TOKENS:
             return None
         group = plan.group(self.slots, self.threads)
         if group is None:
