@@ -78,8 +78,8 @@ def test_refused(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"event": "start"}\n')
     with pytest.raises(InvalidArgument, match="wanted a run with logged steps; got none yet"):
         regard.plot(tmp_path)
-    (tmp_path / "log.jsonl").write_text('{"event": "tr\n')
-    with pytest.raises(InvalidData, match="wanted a JSON object"):
+    (tmp_path / "log.jsonl").write_text('{"event": "start"}\n{"event": "tr\n')
+    with pytest.raises(InvalidData, match=r"log\.jsonl, line 2: wanted a JSON object"):
         regard.plot(tmp_path)
     with pytest.raises(
         InvalidArgument, match=r"out: wanted a name in \.svg, \.png; got curves\.pdf"

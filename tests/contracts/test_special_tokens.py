@@ -221,6 +221,15 @@ def test_special_tokens_are_never_masked_nor_drawn():
     assert set(changed) & special.ids == {special.mask}
 
 
+@pytest.mark.parametrize("size", [5, 6, 9])
+def test_special_tokens_beyond_a_vocabulary_need_no_row_in_it(size):
+    special = SpecialTokens(pad=0, unknown=1, start=2, end=3, mask=5)
+    tokens = Tokens(torch.tensor([[2, 4, 4, 3]]), torch.tensor([4]))
+    chosen = mask_tokens(tokens, 0.0, size, special)[1]
+    assert chosen.sum() == 1
+    assert tokens.ids[chosen].tolist() == [4]
+
+
 def checkpoint(folder, predictor):
     table = predictor.recipe.with_sizes(predictor.sources, predictor.target)
     texts = checkpoint_texts(

@@ -109,6 +109,13 @@ def test_pinned_figures(name, no_wordnet):
     assert score(name, OUTPUTS, REFERENCES) == pytest.approx(PINNED[name], rel=1e-9)
 
 
+@pytest.mark.parametrize("order", range(1, MAX_ORDER + 1))
+def test_captions_shorter_than_an_ngram_have_a_score_above_zero(order):
+    """Each order without an n-gram counts as a precision of 1e-15 over 1e-9, as in pycocoevalcap."""
+    wanted = 1e-6 ** ((order - 1) / order)
+    assert score(f"bleu{order}", ["snow"], [["snow"]]) == pytest.approx(wanted, rel=1e-6)
+
+
 def theirs(outputs: list[str], references: list[list[str]]) -> dict[str, float]:
     reason = "pycocoevalcap is not installed: pip install --no-deps pycocoevalcap"
     bleu = pytest.importorskip("pycocoevalcap.bleu.bleu", reason=reason)

@@ -6,6 +6,7 @@ import pytest
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
+from regard.generation import search_memory
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.request import GenerationRequest, SearchTask
@@ -245,3 +246,15 @@ def test_inputs_that_do_not_fit_together_are_searched_one_after_another():
     limit_searches(made, 4 * MEBIBYTE)
     found = decode(made, rows, beam_size=20, max_length=100)
     assert found == wanted
+
+
+def test_the_longest_request_decides_whether_a_search_is_small(monkeypatch):
+    """What a small one takes is not counted, even where almost no memory is free."""
+    made = model("transformer")
+    monkeypatch.setattr(search_memory, "free_bytes", lambda device: MEBIBYTE)
+    options = {"max_length": 100_000, "max_length_ratio": 1000.0}
+    short = [5] * 12
+    long = [5] * 20
+    assert len(decode(made, [short, short], **options)) == 2
+    with pytest.raises(InvalidArgument, match="max_length: wanted a search within"):
+        decode(made, [short, long], **options)

@@ -275,3 +275,86 @@ def cielab(colors: np.ndarray, *, given_linear: bool = False) -> np.ndarray:
     xyz = (colors if given_linear else linear(colors)) @ to_xyz.T / [0.95047, 1.0, 1.08883]
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], 1)
+
+
+@pytest.mark.parametrize(
+    ("axis", "start", "end", "step"),
+    [(1, 1, 3, 1), (2, 0, 4, 2), (2, -3, -1, 1), (2, 9, 0, -1), (2, 9, 1, -2), (1, -1, 0, -1)],
+)
+def test_slices_are_those_of_numpy(axis, start, end, step):
+    array = np.arange(24).reshape(2, 3, 4)
+    program = """import { OPERATORS } from './program.js';
+        import { integers, tensor } from './tensor.js';
+        const a = tensor('i', [2, 3, 4], Int32Array.from({ length: 24 }, (_, i) => i));
+        const [found] = OPERATORS.Slice([a, ...given.map((each) => integers([each]))], {});
+        console.log(JSON.stringify([found.shape, [...found.data]]));"""
+    index = [slice(None)] * 3
+    index[axis] = slice(start, end, step)
+    wanted = array[tuple(index)]
+    assert node(program, [start, end, axis, step]) == [[*wanted.shape], wanted.ravel().tolist()]
+
+
+def test_sums_are_those_of_numpy():
+    array = np.arange(24).reshape(2, 3, 4)
+    axes = [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
+    program = """import { OPERATORS } from './program.js';
+        import { integers, tensor } from './tensor.js';
+        const a = tensor('f', [2, 3, 4], Float32Array.from({ length: 24 }, (_, i) => i));
+        const sums = given.map((axes) => OPERATORS.ReduceSum([a, integers(axes)], { keepdims: 0 })[0]);
+        console.log(JSON.stringify(sums.map((each) => [each.shape, [...each.data]])));"""
+    wanted = [array.sum(each) for each in axes]
+    assert node(program, axes) == [[[*each.shape], each.ravel().tolist()] for each in wanted]
+
+
+SITE = {
+    "name": "encoder layer 1",
+    "part": "encoder",
+    "kind": "self",
+    "key_side": "source",
+    "source": 0,
+    "heads": 2,
+}
+
+
+@pytest.mark.parametrize(("head", "off"), [(None, [0, 1]), (0, [0]), (1, [1])])
+def test_an_edit_without_a_head_is_of_all_heads(head, off):
+    program = """import { AttentionRecorder } from './edits.js';
+        import { tensor } from './tensor.js';
+        const edit = { edit: 'switch_head_off', map: given.site.name, head: given.head };
+        const recorder = new AttentionRecorder([given.site], [edit]);
+        const scores = tensor('f', [1, 2, 1, 4], new Float32Array(8));
+        console.log(JSON.stringify([...recorder.weights(given.site.name, scores).data]));"""
+    wanted = [[0.0 if each in off else 0.25] * 4 for each in range(2)]
+    assert node(program, {"site": SITE, "head": head}) == [*wanted[0], *wanted[1]]
+
+
+def test_measures_of_heads_follow_from_their_weights():
+    weights = np.random.default_rng(3).dirichlet(np.ones(5), (2, 3))  # heads, rows, keys
+    rows = [{"weights": each.tolist(), "visible": [5, 5]} for each in weights.transpose(1, 0, 2)]
+    program = """import { measureHeads } from './measures.js';
+        console.log(JSON.stringify(measureHeads(given, 2, 5, [true, false, false, false, true])));"""
+    found = node(program, rows)
+    keys = np.arange(5)
+    own = np.arange(3) + 2  # the keys of the last rows
+    entropy = -(weights * np.log(weights)).sum(-1).mean(-1)
+    wanted = {
+        "entropy": entropy,
+        "evenness": entropy / np.log(5),
+        "distance": (weights * np.abs(keys - own[:, None])).sum(-1).mean(-1),
+        "confidence": weights.max(-1).mean(-1),
+        "first": weights[..., 0].mean(-1),
+        "last": weights[..., -1].mean(-1),
+        "own": weights[:, np.arange(3), own].mean(-1),
+        "previous": weights[:, np.arange(3), own - 1].mean(-1),
+        "punctuation": weights[..., [0, 4]].sum(-1).mean(-1),
+    }
+    for name, values in wanted.items():
+        assert [each[name] for each in found] == pytest.approx(values.tolist()), name
+
+
+def test_an_edit_of_a_source_that_is_not_there_is_named_by_its_number():
+    program = """import { Model } from './model.js';
+        try { Model.prototype.read.call({ settings: { sources: [] } }, [], given); }
+        catch (error) { console.log(JSON.stringify(error.message)); }"""
+    edits = [{"edit": "switch_head_off"}, {"edit": "replace_token", "source": 3}]
+    assert node(program, edits) == "edit 2: there is no source 3"

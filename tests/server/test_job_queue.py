@@ -319,6 +319,17 @@ def test_one_short_job_tells_little_about_a_full_queue(clock):
     assert drain.seconds_for(200) <= 2
 
 
+def test_twice_as_many_jobs_wait_twice_as_long_before_others_have_waited(clock):
+    drain = DrainRate(clock)
+    for _ in range(20):
+        drain.begin()
+        clock.now += 0.1
+        drain.ended(1, others_wait=False)
+        drain.stop()
+    times = [drain.seconds_for(jobs) for jobs in (200, 400, 800)]
+    assert times[1:] == [pytest.approx(2 * each, abs=2) for each in times[:-1]]
+
+
 def test_with_nothing_known_the_estimate_grows_with_the_time_that_has_passed(clock):
     drain = DrainRate(clock)
     first = drain.seconds_for(200)

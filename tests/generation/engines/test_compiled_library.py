@@ -10,8 +10,13 @@ import pytest
 
 from regard.core.atomic_io import cache_folder, private_folder
 from regard.core.errors import InvalidArgument
+from regard.core.sequence import Tokens
+from regard.generation.batch_plan import BatchLimits, BatchPlan
+from regard.generation.config import DecodeConfig
+from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.engines.cpu import compile
-from support.search import decode, model, sources, token_ids
+from regard.generation.request import SearchTask
+from support.search import LONGEST, decode, model, sources, token_ids
 
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 
@@ -22,6 +27,16 @@ needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ co
 def test_where_there_is_a_compiler_there_is_the_library():
     """Tests of the compiled engine are skipped where it is not: a fault that prevents it would be skipped with them."""
     assert compile.library() is not None
+
+
+@needs_compiler
+def test_the_library_decodes_while_weights_are_constant_too():
+    """As in a server; what is known of a model is asked for again in each search."""
+    task = SearchTask(model("transformer"), Tokens.of, DecodeConfig())
+    limits = BatchLimits(LONGEST)
+    with constant_weights():
+        decoders = [BatchPlan(task, limits, 4).decoder for _ in range(2)]
+    assert [decoder.compiled for decoder in decoders] == [True, True]
 
 
 def test_a_private_folder_is_made_and_found_again(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.generation.engines import selection
 from regard.generation.engines.cpu import compile
@@ -413,6 +414,18 @@ def test_learned_positions_end_with_their_table():
     wanted = token_ids(decode(made, rows, min_length=LONGEST))
     assert token_ids(decode(made, rows, min_length=LONGEST, batch_tokens=8)) == wanted
     assert token_ids(decode(made, rows, min_length=LONGEST + 1, max_length=LONGEST + 2)) == wanted
+
+
+@needs_compiler
+@torch.inference_mode()
+def test_an_encoder_refuses_a_source_beyond_its_learned_positions():
+    short = replace(SMALL, positions="learned", max_positions=LONGEST)
+    plain = TransformerEncoder(short, words())
+    made = Seq2Seq(plain, decoder("transformer")).eval()
+    longest = Tokens.of([[5] * LONGEST])
+    assert ENGINE.encode(made, longest, half=False) is not None
+    with pytest.raises(InvalidArgument, match=f"at most {LONGEST} positions"):
+        ENGINE.encode(made, Tokens.of([[5] * (LONGEST + 1)]), half=False)
 
 
 @needs_compiler

@@ -505,3 +505,22 @@ def test_requests_that_a_server_admits_one_by_one_before_the_first_step_keep_the
     alone = [dict(searching.search(task, [each]))[0] for each in requests]
     assert [answers[number] for number in numbers] == alone
     assert len({str(each) for each in alone}) > 1
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_an_output_that_was_streamed_at_first_is_as_long_as_without():
+    """Steps that are watched one by one and recorded ones count alike towards its length."""
+    made = model("transformer")
+    config = DecodeConfig(max_length=LONGEST, min_length=LONGEST - 1)
+    task = SearchTask(made, Tokens.of, config)
+    requests = [GenerationRequest(row, len(row)) for row in sources()[:3]]
+    alone = [dict(searching.search(task, [each]))[0] for each in requests]
+    planned = plan_requests(task, requests)
+    running = Search(task, batch_plan.BatchLimits.of(planned, 4), 4)
+    numbers = running.admit(planned)
+    answers = {}
+    for _ in range(LONGEST // 2):
+        answers |= dict(running.advance()[1])
+    for _ in range(LONGEST):
+        answers |= dict(running.advance(())[1]) if len(running) else {}
+    assert [answers[number] for number in numbers] == alone

@@ -51,6 +51,9 @@ class PositionTable(GrownTable):
         encoding: PositionEncoding = self.encoding.positions
         if not self.clamp:
             self.encoding(torch.zeros(1, encoding.dim), needed - 1)  # raises beyond a learned table
+            if encoding.limit is not None:
+                # No row beyond it, so that a longer input comes here again and is refused.
+                count = min(count, encoding.limit)
         positions = torch.arange(count)
         found: Tensor = encoding(
             positions if encoding.limit is None else positions.clamp(max=encoding.limit - 1)
