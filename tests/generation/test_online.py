@@ -140,12 +140,12 @@ def test_the_batch_of_a_compiled_loop_has_few_sizes():
     first, sizes = running.admit(planned[:1]), []
     for each in planned[1:6]:
         running.admit([each])
-        sizes.append(len(running.occupants))
+        sizes.append(len(running.batch.occupants))
     assert sizes == [2, 4, 4, 7, 7]  # powers of two, and all slots
     kept = {}
     for number in list(running.requests)[1:]:
         running.cancel(number)
-        kept[len(running)] = len(running.occupants)
+        kept[len(running)] = len(running.batch.occupants)
     assert kept == {5: 7, 4: 7, 3: 7, 2: 7, 1: 1}
     running.cancel(*first)
     assert (len(running), running.free) == (0, 7)
@@ -158,12 +158,12 @@ def test_the_batch_holds_what_is_running():
     planned = plan_requests(task, requests)
     running = Search(task, BatchLimits(support.LONGEST), slots=8)
     first = running.admit(planned[:1])
-    assert len(running.occupants) == 1
+    assert len(running.batch.occupants) == 1
     rest = running.admit(planned[1:6])
-    assert (len(running.occupants), len(running), running.free) == (6, 6, 2)
+    assert (len(running.batch.occupants), len(running), running.free) == (6, 6, 2)
     for number in rest[:4]:
         running.cancel(number)
-    assert (len(running.occupants), len(running), running.free) == (
+    assert (len(running.batch.occupants), len(running), running.free) == (
         3,
         2,
         6,
@@ -173,7 +173,7 @@ def test_the_batch_holds_what_is_running():
         running.cancel(number)
     assert (len(running), running.free) == (0, 8)
     running.admit(planned[:2])
-    assert (running.step, len(running.occupants)) == (0, 2)  # began anew
+    assert (running.step, len(running.batch.occupants)) == (0, 2)  # began anew
 
 
 def test_it_runs_on_when_the_cache_is_full():
