@@ -1,6 +1,7 @@
 """The search behind a server: requests that come and go at random are answered as each would be alone."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -190,3 +191,31 @@ def test_it_runs_on_when_the_cache_is_full():
         answers |= {index_of[number]: hypotheses for number, hypotheses in running.advance()[1]}
     for i, hypotheses in answers.items():
         assert hypotheses[0].tokens == alone(task, requests[i])[0].tokens
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["first", "later"])
+def test_requests_whose_encoding_raises_are_forgotten(begun):
+    """The search goes on as if they had never come: their slots are free, and the others' outputs are unchanged."""
+    task, requests = task_and_requests("transformer", {})
+    planned = plan_requests(task, requests)
+    refused = requests[2].source
+
+    def collate(sources: list) -> Tokens:
+        if refused in sources:
+            raise RuntimeError("no memory is left")
+        return Tokens.of(sources)
+
+    running = Search(replace(task, collate=collate), BatchLimits(support.LONGEST), slots=3)
+    numbers = running.admit(planned[:1]) if begun else []
+    with pytest.raises(RuntimeError, match="no memory"):
+        running.admit(planned[1:3])
+    assert [*running.requests] == numbers
+    assert (len(running), running.free) == (len(numbers), 3 - len(numbers))
+    assert running.batch.running == len(numbers)
+    numbers += running.admit([planned[1], planned[3]])
+    answers = {}
+    while len(running):
+        answers |= dict(running.advance()[1])
+    indices = [0, 1, 3] if begun else [1, 3]
+    wanted = [alone(task, requests[index])[0].tokens for index in indices]
+    assert [answers[number][0].tokens for number in numbers] == wanted
