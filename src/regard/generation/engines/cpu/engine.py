@@ -3,8 +3,8 @@
 import ctypes
 import logging
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,6 +15,7 @@ from regard.core.shapes import Tensor
 from regard.generation.engines.base import Engine
 from regard.generation.engines.constant_weights import weights_are_constant
 from regard.generation.engines.cpu import compile, convolution, recurrent
+from regard.generation.engines.cpu.compiled_decoder import CompiledDecoder
 from regard.generation.engines.cpu.convolution import NativeConvDecoder
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.encoder import NativeEncoder
@@ -36,15 +37,19 @@ log = logging.getLogger(__name__)
 MAX_TOKENS = (
     2048  # that the compiled encoder takes at once; PyTorch is faster with longer sequences
 )
-CompiledDecoder = NativeDecoder | NativeRnnDecoder | NativeConvDecoder
-Compiled = TypeVar("Compiled", bound="CompiledDecoder | NativeEncoder")
+NATIVE_DECODERS: dict[type[nn.Module], Callable[..., CompiledDecoder[Any]]] = {
+    TransformerDecoder: NativeDecoder,
+    RnnDecoder: NativeRnnDecoder,
+    ConvDecoder: NativeConvDecoder,
+}
+Compiled = TypeVar("Compiled", bound="CompiledDecoder[Any] | NativeEncoder")
 
 
 class Packed(NamedTuple):
     """The compiled form of a module, and the fingerprint of the weights that it was made of."""
 
     weights: list[int]
-    native: CompiledDecoder | NativeEncoder
+    native: CompiledDecoder[Any] | NativeEncoder
 
 
 class CpuEngine(Engine):
@@ -62,7 +67,7 @@ class CpuEngine(Engine):
         window: int | None = None,
         half: bool = False,
         int8: bool = False,
-    ) -> CompiledDecoder | None:
+    ) -> CompiledDecoder[Any] | None:
         if torch.is_autocast_enabled(
             "cpu"
         ):  # states are bfloat16 then, and compiled code reads float32
@@ -72,23 +77,17 @@ class CpuEngine(Engine):
             _warn_no_int8()
         return native
 
-    def compile_decoder(self, decoder: nn.Module, *, int8: bool = False) -> CompiledDecoder | None:
+    def compile_decoder(
+        self, decoder: nn.Module, *, int8: bool = False
+    ) -> CompiledDecoder[Any] | None:
         """The compiled form of a decoder; None where it is not supported."""
         library = _library(decoder)
         if not isinstance(getattr(decoder, "project", None), Projection) or library is None:
             return None
-        if isinstance(decoder, TransformerDecoder):
-            return self._current(
-                decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8
-            )
-        if isinstance(decoder, RnnDecoder):
-            return self._current(
-                decoder, library, lambda: NativeRnnDecoder(decoder, library, int8=int8), int8
-            )
-        if isinstance(decoder, ConvDecoder):
-            return self._current(
-                decoder, library, lambda: NativeConvDecoder(decoder, library, int8=int8), int8
-            )
+        for kind, native in NATIVE_DECODERS.items():
+            if isinstance(decoder, kind):
+                make = partial(native, decoder, library, int8=int8)
+                return self._current(decoder, library, make, int8)
         return None
 
     def encodes(self, model: Seq2Seq) -> bool:
