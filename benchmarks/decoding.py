@@ -53,7 +53,7 @@ from models import JOEY, JOEY_NEEDS, PEERS, REQUIREMENTS
 from regard.core.errors import RegardError
 from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
 from regard.data.tokenizer import Tokenizer
-from regard.model.rnn_decoder import RnnDecoderConfig
+from regard.model.rnn_decoder_config import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer_config import TransformerConfig

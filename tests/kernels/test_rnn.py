@@ -13,7 +13,8 @@ from regard.kernels.recurrent.rnn import RnnWeights
 from regard.model import rnn_decoder, rnn_encoder
 from regard.model.embedding import Projection
 from regard.model.memory import Memory
-from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_decoder_config import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from support.models import VOCABULARY, WIDTH, without_zeros, words
 

@@ -11,7 +11,8 @@ from regard.kernels.recurrent import rnn, rnn_cuda
 from regard.kernels.recurrent.rnn import RnnWeights
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
-from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_decoder_config import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from support.models import VOCABULARY, WIDTH, without_zeros, words
 from support.poison import poison

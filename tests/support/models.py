@@ -17,7 +17,8 @@ from regard.model.inputs import InputModule, VectorInput, VectorInputConfig
 from regard.model.memory import Memory
 from regard.model.mlp import MlpConfig, MlpEncoder
 from regard.model.perceiver import PerceiverConfig, PerceiverEncoder
-from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_decoder_config import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder

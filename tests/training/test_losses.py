@@ -10,7 +10,8 @@ from measure import peak_bytes
 from regard.core.sequence import FeatureGrids, Tokens
 from regard.data.batching import Batch
 from regard.model.embedding import Embedding, Projection
-from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_decoder_config import RnnDecoderConfig
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.tasks import losses

@@ -41,7 +41,8 @@ from regard.model.pooling import (
     LastPoolConfig,
     MeanPool,
 )
-from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_decoder_config import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import (
     Classifier,
