@@ -132,6 +132,7 @@ class BatchPlan:
             window=task.window,
             half=self.half,
             int8=task.config.quantization == "int8",
+            constant_weights=task.constant_weights,
         )
         return decoder if task.shortlist is None else ShortlistDecoder(decoder)
 

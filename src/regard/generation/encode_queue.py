@@ -60,11 +60,18 @@ class EncodeQueue:
         if sources[0] is None:
             return
         int8 = task.config.quantization == "int8"
+        constant = task.constant_weights
         if self.each_alone:
-            self.memory = selection.encode_each(task.model, sources, task.collate, int8=int8)
+            self.memory = selection.encode_each(
+                task.model, sources, task.collate, int8=int8, constant_weights=constant
+            )
         else:
             self.memory = selection.encode(
-                task.model, task.collate(sources), half=self.plan.half, int8=int8
+                task.model,
+                task.collate(sources),
+                half=self.plan.half,
+                int8=int8,
+                constant_weights=constant,
             )
 
     def take_memory(self) -> Memory | None:

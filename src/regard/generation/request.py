@@ -154,6 +154,8 @@ class SearchTask:
     shortlist: "Shortlist | None" = None  # where config.shortlist
     workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
     attention: bool = False  # whether the outputs are wanted with their cross-attention
+    # Whether the model's weights never change: engines do not compare them with their copies again.
+    constant_weights: bool = False
 
     def is_end(self, token: int) -> bool:
         """Whether a token ends an output."""

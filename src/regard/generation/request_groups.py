@@ -103,5 +103,6 @@ def search_workers(task: SearchTask, planned: Sequence[GenerationRequest]) -> in
         max_length=max(each.max_length for each in planned),
         window=task.window,
         int8=task.config.quantization == "int8",
+        constant_weights=task.constant_weights,
     )
     return torch.get_num_threads() if decoder.compiled else 1

@@ -401,6 +401,7 @@ def exact_in_batches(task: SearchTask) -> bool:
         task.model,
         max_length=task.config.max_length,
         int8=task.config.quantization == "int8",
+        constant_weights=task.constant_weights,
     )
     return decoder.compiled
 

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 from collections.abc import Callable
+from copy import copy
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -13,7 +14,6 @@ from torch import nn
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.generation.engines.base import Engine
-from regard.generation.engines.constant_weights import weights_are_constant
 from regard.generation.engines.cpu import compile, convolution, recurrent
 from regard.generation.engines.cpu.compiled_decoder import CompiledDecoder
 from regard.generation.engines.cpu.convolution import NativeConvDecoder
@@ -55,9 +55,18 @@ class Packed(NamedTuple):
 class CpuEngine(Engine):
     """Compiled once for each module and again when its weights have changed; kept as long as the module."""
 
+    constant_weights = False  # whether the weights of all modules never change
+
     def __init__(self) -> None:
         # Of each module its forms in float32 (False) and in int8 (True).
         self.compiled: WeakKeyDictionary[nn.Module, dict[bool, Packed]] = WeakKeyDictionary()
+        # Whether modules are supported whose weights are constant.
+        self.supported: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+    def with_constant_weights(self) -> "CpuEngine":
+        engine = copy(self)  # shares what is compiled
+        engine.constant_weights = True
+        return engine
 
     def decoder_for(
         self,
@@ -81,7 +90,7 @@ class CpuEngine(Engine):
         self, decoder: nn.Module, *, int8: bool = False
     ) -> CompiledDecoder[Any] | None:
         """The compiled form of a decoder; None where it is not supported."""
-        library = _library(decoder)
+        library = self._library(decoder)
         if not isinstance(getattr(decoder, "project", None), Projection) or library is None:
             return None
         for kind, native in NATIVE_DECODERS.items():
@@ -99,7 +108,7 @@ class CpuEngine(Engine):
             or encoder.cls_token is not None
         ):
             return False
-        return _library(encoder) is not None
+        return self._library(encoder) is not None
 
     def encode(
         self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False
@@ -116,7 +125,7 @@ class CpuEngine(Engine):
         ):  # a capture has one call of each layer
             return None
         assert isinstance(encoder, TransformerEncoder)
-        library = _library(encoder)
+        library = self._library(encoder)
         if library is None or not bool(source.lengths.all()):
             return None
         native = self._current(
@@ -134,7 +143,7 @@ class CpuEngine(Engine):
         """The compiled form of a module, made again if its weights have changed."""
         known = self.compiled.get(module, {})
         packed = known.get(int8)
-        if packed is not None and weights_are_constant():
+        if packed is not None and self.constant_weights:
             return packed.native  # type: ignore[return-value]
         weights = fingerprint(library, module)
         if packed is not None and packed.weights == weights:
@@ -146,28 +155,24 @@ class CpuEngine(Engine):
         self.compiled[module] = {**current, int8: Packed(weights, native)}
         return native
 
+    def _library(self, module: nn.Module) -> ctypes.CDLL | None:
+        """The compiled code, if it supports this module and nothing in this thread replaces attention outputs."""
+        weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
+        if not isinstance(weight, Tensor):
+            return None
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return None
+        if not self._supports(module) or intercepting_here():
+            return None
+        return compile.library()
 
-def _library(module: nn.Module) -> ctypes.CDLL | None:
-    """The compiled code, if it supports this module and nothing in this thread replaces attention outputs."""
-    weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
-    on_cpu = (
-        isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
-    )
-    return compile.library() if on_cpu and _supported(module) and not intercepting_here() else None
-
-
-def _supported(module: nn.Module) -> bool:
-    if not weights_are_constant():
-        return _is_supported(module)
-    known = _known.get(module)
-    if known is None:
-        known = _known[module] = _is_supported(module)
-    return known
-
-
-_known: "WeakKeyDictionary[nn.Module, bool]" = (
-    WeakKeyDictionary()
-)  # whether modules are, whose weights are constant
+    def _supports(self, module: nn.Module) -> bool:
+        if not self.constant_weights:
+            return _is_supported(module)
+        known = self.supported.get(module)
+        if known is None:
+            known = self.supported[module] = _is_supported(module)
+        return known
 
 
 def _is_supported(module: nn.Module) -> bool:
