@@ -100,12 +100,14 @@ class PhraseAutomaton:
             ("banned", banned),
         ):
             if (longest := max(map(len, runs), default=0)) > LONGEST:
-                got, remedy = f"one of {longest:,}", "Give shorter ones."
+                got = f"one of {longest:,}"
+                remedy = "Give shorter ones."
                 raise InvalidArgument(
                     name, wanted=f"phrases of at most {LONGEST} tokens", got=got, remedy=remedy
                 )
         counts = Counter(required)
-        self.phrases, self.banned = list(counts), set(banned)
+        self.phrases = list(counts)
+        self.banned = set(banned)
         for phrase in self.phrases:
             self._check(phrase, reserved)
         runs = [*(run for phrase in self.phrases for run in phrase.runs), *banned]
@@ -190,7 +192,8 @@ class PhraseAutomaton:
     def _next(self, state: AutomatonState, token: int) -> AutomatonState:
         generated = (*state.node, token)
         suffixes = [generated[start:] for start in range(len(generated))]
-        left, just = list(state.left), []
+        left = list(state.left)
+        just = []
         for number in state.just:
             left[number] += token in self.phrases[number].continuations
         for number, phrase in enumerate(self.phrases):

@@ -73,10 +73,8 @@ class NativeConvState(DecoderState):
 
     def reorder(self, index: Int[Tensor, " n"]) -> "NativeConvState":
         rows = sequence_rows(index, self.beams, index.device)
-        seen, sources = (
-            [seen[rows] for seen in self.seen],
-            [source[index] for source in self.sources],
-        )
+        seen = [seen[rows] for seen in self.seen]
+        sources = [source[index] for source in self.sources]
         return replace(self, seen=seen, sources=sources, mask=self.mask[index])
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "NativeConvState":
@@ -141,7 +139,8 @@ class NativeConvDecoder(CompiledDecoder[NativeConvState]):
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
     ) -> NativeConvState:
-        sources, mask = list[Tensor](), torch.zeros(batch, 0, dtype=torch.uint8)
+        sources = list[Tensor]()
+        mask = torch.zeros(batch, 0, dtype=torch.uint8)
         if memory is not None:
             sources = [
                 apply_linear(self.library, layer, memory.states)

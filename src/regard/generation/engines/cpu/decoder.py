@@ -110,7 +110,8 @@ class NativeState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "NativeState") -> "NativeState":
         self._write_past(slots, fresh)
-        length, pairs = fresh.mask.shape[1], zip(self.sources, fresh.sources, strict=True)
+        length = fresh.mask.shape[1]
+        pairs = zip(self.sources, fresh.sources, strict=True)
         if length > self.mask.shape[1]:
             self.sources = [write_rows(mine, slots, new) for mine, new in pairs]
         else:
@@ -229,11 +230,10 @@ class NativeDecoder(CompiledDecoder[NativeState]):
 
         It has output projections of its own for these modules, in float32, and shares all other weights.
         """
-        scaled, count = copy(self), self.table.layer_count
-        scaled.scaled_weights, layers = (
-            WeightLayout(self.library),
-            (LayerTable * count)(*self.table.layers[:count]),
-        )
+        scaled = copy(self)
+        count = self.table.layer_count
+        scaled.scaled_weights = WeightLayout(self.library)
+        layers = (LayerTable * count)(*self.table.layers[:count])
         for layer, modules in zip(layers, self.attentions, strict=True):
             for name, reference in zip(("out_proj", "cross_out_proj"), modules, strict=True):
                 module = None if reference is None else reference()
@@ -255,7 +255,8 @@ class NativeDecoder(CompiledDecoder[NativeState]):
         self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
     ) -> NativeState:
         if memory is None:
-            sources, mask = [], torch.zeros(batch, 0, dtype=torch.uint8)
+            sources = []
+            mask = torch.zeros(batch, 0, dtype=torch.uint8)
         else:
             pairs = zip(self.source_projections, self.source_norms, strict=True)
             sources = [self._source(layer, norm, memory.states) for layer, norm in pairs]
@@ -298,7 +299,8 @@ class NativeDecoder(CompiledDecoder[NativeState]):
     def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> NativeState | None:
         """The keys and values of a forward pass by PyTorch, sequence by sequence: none depends on another's."""
         assert isinstance(state, NativeState)
-        decoder, length = self.decoder(), tokens.shape[1]
+        decoder = self.decoder()
+        length = tokens.shape[1]
         fits = LEAST_PROMPT <= length <= state.capacity
         if decoder is None or self.int8 or state.sources or not fits or capturing_here():
             return None
@@ -353,7 +355,8 @@ class NativeDecoder(CompiledDecoder[NativeState]):
         scaled = bool(self.table.scaled)
         bias = None if self.biases is None else self.biases.of(state.time)[: state.time].flip(0)
         for layer, (self_attn, cross_attn) in enumerate(self.attentions):
-            cache, parents = state.cache[layer, :, : state.time], state.parents[:, :, : state.time]
+            cache = state.cache[layer, :, : state.time]
+            parents = state.parents[:, :, : state.time]
             publish_step(
                 self_attn(),
                 queries[layer, 0],

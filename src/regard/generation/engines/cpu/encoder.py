@@ -41,10 +41,8 @@ class NativeEncoder:
         self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False
     ) -> None:
         encoding = encoder.input_layer.position_encoding
-        self.library, self.positions = (
-            library,
-            PositionTable(encoding) if isinstance(encoding, Add) else None,
-        )
+        self.library = library
+        self.positions = PositionTable(encoding) if isinstance(encoding, Add) else None
         self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(
             encoder.stack, encoder.input_layer, token_embedding(encoder), LinearTable()
@@ -54,7 +52,8 @@ class NativeEncoder:
     def __call__(self, source: Tokens) -> Memory:
         mask = source.mask
         packing = Packing.of(mask)
-        rows, max_length = len(packing.indices), mask.shape[1]
+        rows = len(packing.indices)
+        max_length = mask.shape[1]
         tokens = source.ids.flatten()[packing.indices]
         offsets = F.pad(source.lengths.cumsum(0), (1, 0))
         sequence = packing.indices // max_length

@@ -48,12 +48,16 @@ def run_loop(
     candidates: Candidates | None = None,
 ) -> int:
     """Search with a function of step.cpp, among the candidates of each sequence if given; the number of steps."""
-    vocab_size, among = projection.vocab_size, list[Tensor | None]([None] * 3)
+    vocab_size = projection.vocab_size
+    among = list[Tensor | None]([None] * 3)
     if candidates is not None:
-        decoder, vocab_size = type(decoder).from_buffer_copy(decoder), len(candidates.tokens)
+        decoder = type(decoder).from_buffer_copy(decoder)
+        vocab_size = len(candidates.tokens)
         decoder.project = projection.of(candidates)
         among = [candidates.tokens, candidates.column, candidates.bias]
-    (batch, beams, positions), greedy, beam = loop.tokens.shape, loop.greedy, loop.beam
+    batch, beams, positions = loop.tokens.shape
+    greedy = loop.greedy
+    beam = loop.beam
     suppressed, ends = (
         torch.tensor(ids, dtype=torch.int64) for ids in (loop.suppressed, loop.ends)
     )

@@ -31,7 +31,8 @@ KINDS = {
 CHUNK = 1 << 24  # bytes allocated at a time
 ALIGNMENT = 64  # bytes, as PyTorch's own tensors
 KEPT_NUMBERS = 1 << 23  # of working memory that a thread keeps: 32 MiB
-Pointer, Count = ctypes.c_void_p, ctypes.c_int64
+Pointer = ctypes.c_void_p
+Count = ctypes.c_int64
 
 
 def fields(kind: type, names: str) -> list[tuple[str, type]]:
@@ -80,7 +81,8 @@ class WeightLayout:
     """The packed weights of an encoder or a decoder, and the memory they are in."""
 
     def __init__(self, library: ctypes.CDLL, *, int8: bool = False, chunk: int = CHUNK) -> None:
-        self.library, self.chunk = library, chunk
+        self.library = library
+        self.chunk = chunk
         self.int8_max_inputs = (
             library.regard_int8_max_inputs() if int8 else 0
         )  # of a layer with int8 weights
@@ -96,16 +98,12 @@ class WeightLayout:
     ) -> StackTable:
         blocks = list(stack.layers)
         layers = (LayerTable * len(blocks))(*(self._layer(block) for block in blocks))
-        own, ffn, norm_first = (
-            blocks[0].self_attn,
-            blocks[0].ffn,
-            not isinstance(stack.norm, nn.Identity),
-        )
-        ffn_dim, q_width, kv_width = (
-            ffn.up.out_features,
-            own.heads * own.head_dim,
-            own.kv_heads * own.head_dim,
-        )
+        own = blocks[0].self_attn
+        ffn = blocks[0].ffn
+        norm_first = not isinstance(stack.norm, nn.Identity)
+        ffn_dim = ffn.up.out_features
+        q_width = own.heads * own.head_dim
+        kv_width = own.kv_heads * own.head_dim
         gate = 0 if ffn.gate is None else ffn_dim
         self.dim = own.dim
         self.widths = [
@@ -135,18 +133,18 @@ class WeightLayout:
 
     def linear(self, *layers: nn.Linear | Projection | LinearWeights) -> LinearTable:
         """One linear layer, or several of the same input fused into one."""
-        outputs, inputs = sum(len(layer.weight) for layer in layers), layers[0].weight.shape[1]
+        outputs = sum(len(layer.weight) for layer in layers)
+        inputs = layers[0].weight.shape[1]
         columns = self.library.regard_panel_columns()
         padded = -(-outputs // columns) * columns
         if inputs <= self.int8_max_inputs and inputs % 4 == 0:
             return self._int8_linear(*weight_and_bias(*layers), padded)
-        packed, biases, first = (
-            self._take(padded * inputs, torch.float32),
-            self._zeros(outputs, torch.float32),
-            0,
-        )
+        packed = self._take(padded * inputs, torch.float32)
+        biases = self._zeros(outputs, torch.float32)
+        first = 0
         for layer in layers:
-            flat, rows = layer.weight.detach().contiguous(), len(layer.weight)
+            flat = layer.weight.detach().contiguous()
+            rows = len(layer.weight)
             scale = ctypes.c_float(layer.scale if isinstance(layer, Projection) else 1.0)
             sizes = Count(rows), Count(inputs), Count(first), scale
             self.library.regard_pack(Pointer(flat.data_ptr()), *sizes, Pointer(packed.data_ptr()))
@@ -199,7 +197,8 @@ class WeightLayout:
             self.free = torch.empty(max(size, self.chunk), dtype=torch.uint8)
             self.chunks.append(self.free)
             self.library.regard_use_huge_pages(Pointer(self.free.data_ptr()), Count(len(self.free)))
-        block, self.free = self.free[:size], self.free[size:]
+        block = self.free[:size]
+        self.free = self.free[size:]
         return block[: count * dtype.itemsize].view(dtype)
 
 
