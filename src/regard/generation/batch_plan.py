@@ -221,9 +221,9 @@ class BatchPlan:
         if not self.recorded or self.processors or self.limits.banned[0]:
             return None
         task = self.task
-        config = (
-            replace(task.config, seed=0) if task.config.sample else task.config
-        )  # the seed is written at admission
+        config = task.config
+        if config.sample:
+            config = replace(config, seed=0)  # it is written at admission
         own = (self.limits.min_length, self.limits.max_prefix > 0)
         sizes = source, self.steps, self.tokens, self.prefix
         return sizes, own, config, task.special_tokens, task.ends, task.scored, task.rerank is None

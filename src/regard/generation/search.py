@@ -256,7 +256,9 @@ class Search:
                 return self._all_left()
             return [] if known is None else self.batch.take(known(), step)
         # Others wait for the results: a copy behind more steps would wait for them.
-        finished = [] if known is None else self.batch.take(known(), step)
+        finished: Finished = []
+        if known is not None:
+            finished = self.batch.take(known(), step)
         self.batch.done = None
         if self.requests:
             self._launch()

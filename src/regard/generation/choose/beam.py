@@ -65,7 +65,8 @@ class BeamSearch(DecodingStrategy):
         loop = self.common_loop(self.log_p, normalized=True)
         early = self.config.early_stopping
         power = self.config.length_penalty
-        early = False if early == "never" and power <= 0.0 else early
+        if early == "never" and power <= 0.0:
+            early = False
         ended = self.ended_score, self.ended_log_p, self.ended_tokens, self.ended_length
         return replace(loop, beam=BeamTensors(self.total, *ended, self.penalties, early))
 

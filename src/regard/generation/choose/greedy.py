@@ -90,7 +90,7 @@ class GreedySearch(DecodingStrategy):
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
         generated = self.generated
-        (_, beams, size) = self.generated.tokens.shape
+        _, beams, size = self.generated.tokens.shape
         lengths = generated.length[slots, None], generated.prompt[slots, None]
         numbers = torch.cat(
             (*lengths, generated.tokens[slots].flatten(1)), 1

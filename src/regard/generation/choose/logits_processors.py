@@ -217,10 +217,8 @@ class BannedPhrases(LogitsProcessor):
         self.since = self.since[slots]
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        before, token = (
-            self.phrases[:, None, :, :-1],
-            self.phrases[:, :, -1].clamp(min=0),
-        )  # (B, 1, P, L − 1), (B, P)
+        before = self.phrases[:, None, :, :-1]  # (B, 1, P, L − 1)
+        token = self.phrases[:, :, -1].clamp(min=0)  # (B, P)
         last = generated.last(before.shape[-1])[:, :, None]  # (B, K, 1, L − 1)
         active = (generated.length[:, None] >= self.since)[:, None]  # (B, 1, P)
         begun = ((before == last) | (before < 0)).all(-1) & active  # (B, K, P)

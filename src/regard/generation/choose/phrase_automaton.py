@@ -199,7 +199,8 @@ class PhraseAutomaton:
         for number, phrase in enumerate(self.phrases):
             if left[number] and any(suffix in phrase.runs for suffix in suffixes):
                 left[number] -= 1
-                just += [number] if phrase.continuations else []
+                if phrase.continuations:
+                    just.append(number)
         node = next((suffix for suffix in suffixes if suffix in self.prefixes), ())
         return AutomatonState(node, tuple(left), tuple(just))
 
@@ -294,7 +295,8 @@ class PhraseAutomaton:
     def _complete(self, state: AutomatonState, order: Sequence[int] | None) -> Run | None:
         """A plan that completes one phrase after another, in this order, or the nearest first."""
         plan: Run = ()
-        order = None if order is None else list(order)
+        if order is not None:
+            order = list(order)
         while not state.met:
             open_ = [number for number, left in enumerate(state.left) if left]
             if order is not None:

@@ -13,7 +13,7 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.generation.engines.base import EngineDecoder
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
 from regard.generation.engines.cpu.search_loop import MAX_BEAMS, run_loop
-from regard.generation.engines.cpu.weight_layout import Pointer, WeightLayout, call
+from regard.generation.engines.cpu.weight_layout import WeightLayout, call
 from regard.generation.engines.fused_options import CPU_LOOP
 from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 from regard.model.capture import capturing_here
@@ -131,13 +131,3 @@ def scratch(rows: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """Working memory of a step: for each of these sizes, so many numbers for each hypothesis."""
     memory = torch.empty(rows * sum(sizes))
     return torch.split(memory, [rows * size for size in sizes])
-
-
-def address(tensor: Tensor | None) -> int | None:
-    """The address of a tensor's memory; None for none."""
-    return None if tensor is None else tensor.data_ptr()
-
-
-def addresses(tensors: Sequence[Tensor]) -> "ctypes.Array[ctypes.c_void_p]":
-    """The addresses of several tensors as an array of C."""
-    return (Pointer * max(1, len(tensors)))(*(tensor.data_ptr() for tensor in tensors))

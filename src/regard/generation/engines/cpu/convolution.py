@@ -10,8 +10,6 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.generation.engines.cpu.compiled_decoder import (
     CompiledDecoder,
     StepCall,
-    address,
-    addresses,
     check_rows,
     scratch,
 )
@@ -20,6 +18,8 @@ from regard.generation.engines.cpu.weight_layout import (
     LinearTable,
     NormTable,
     Pointer,
+    address,
+    addresses,
     apply_linear,
     fields,
 )

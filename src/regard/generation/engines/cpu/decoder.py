@@ -14,8 +14,6 @@ from regard.generation.engines.base import LEAST_PROMPT
 from regard.generation.engines.cpu.compiled_decoder import (
     CompiledDecoder,
     StepCall,
-    address,
-    addresses,
 )
 from regard.generation.engines.cpu.position_tables import (
     DistanceTable,
@@ -30,6 +28,8 @@ from regard.generation.engines.cpu.weight_layout import (
     Scratch,
     StackTable,
     WeightLayout,
+    address,
+    addresses,
     apply_linear,
     fields,
 )

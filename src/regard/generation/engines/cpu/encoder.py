@@ -14,6 +14,7 @@ from regard.generation.engines.cpu.weight_layout import (
     Pointer,
     Scratch,
     WeightLayout,
+    address,
     call,
     fields,
 )
@@ -42,7 +43,9 @@ class NativeEncoder:
     ) -> None:
         encoding = encoder.input_layer.position_encoding
         self.library = library
-        self.positions = PositionTable(encoding) if isinstance(encoding, Add) else None
+        self.positions = None
+        if isinstance(encoding, Add):
+            self.positions = PositionTable(encoding)
         self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(
             encoder.stack, encoder.input_layer, token_embedding(encoder), LinearTable()
@@ -60,11 +63,14 @@ class NativeEncoder:
         scratch, x, normed = self.weights.scratch(rows, max_length)
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
-        table = None if self.positions is None else self.positions.of(max_length)
-        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
+        table = None
+        count = 0
+        if self.positions is not None:
+            table = self.positions.of(max_length)
+            count = len(table)
         arguments = _EncodeArguments(
-            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *positions,
-            len(mask), rows, max_length, scratch, None if projections is None else projections.data_ptr(),
+            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), address(table), count,
+            len(mask), rows, max_length, scratch, address(projections),
         )  # fmt: skip
         call(self.library.regard_encode, self.table, arguments)
         if projections is not None:

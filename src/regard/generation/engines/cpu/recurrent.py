@@ -10,7 +10,6 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.generation.engines.cpu.compiled_decoder import (
     CompiledDecoder,
     StepCall,
-    address,
     check_rows,
     scratch,
 )
@@ -19,6 +18,7 @@ from regard.generation.engines.cpu.weight_layout import (
     LinearTable,
     Pointer,
     WeightLayout,
+    address,
     apply_linear,
     fields,
 )
@@ -94,9 +94,9 @@ class NativeRnnDecoder(CompiledDecoder[RnnState]):
             )
             for w_ih, w_hh, b_ih, b_hh in decoder.rnn.all_weights
         ]
-        memory_dim = (
-            0 if decoder.context_proj is None else decoder.context_proj.in_features - decoder.dim
-        )
+        memory_dim = 0
+        if decoder.context_proj is not None:
+            memory_dim = decoder.context_proj.in_features - decoder.dim
         query = LinearTable()
         key_dim = 0
         additive = None
@@ -142,7 +142,9 @@ class NativeRnnDecoder(CompiledDecoder[RnnState]):
             hidden = first.reshape(batch, *shape[:2], table.width).permute(1, 2, 0, 3)
         if memory is not None and table.attention:
             states = memory.states.float().contiguous()
-            keys = states if self.keys is None else apply_linear(self.library, self.keys, states)
+            keys = states
+            if self.keys is not None:
+                keys = apply_linear(self.library, self.keys, states)
             source = RnnMemory(keys, states, memory.mask[:, None])
         elif memory is not None:
             context = constant_context(self.context, memory, hidden).float()
@@ -183,11 +185,12 @@ class NativeRnnDecoder(CompiledDecoder[RnnState]):
         hidden = state.hidden
         check_rows(rows, hidden[0].shape[1])
         keys = values = mask = None
+        length = 0
         if memory is not None:
             keys = memory.keys.contiguous()
             values = memory.values.contiguous()
             mask = memory.mask.to(torch.uint8).contiguous()
-        length = 0 if mask is None else mask.shape[-1]
+            length = mask.shape[-1]
         sizes = [
             table.embed_dim + table.feed_dim, self.gates, self.gates, max(1, table.key_dim), table.memory_dim, length,
             table.width + table.memory_dim, table.width,
@@ -215,11 +218,9 @@ def _queries(layout: WeightLayout, score: Score, dim: int) -> LinearTable:
     """The map of hidden states to queries; without weights where it is the identity."""
     identity = torch.eye(dim)
     matrix = score.queries(identity)
-    return (
-        LinearTable()
-        if matrix is identity
-        else layout.linear(LinearWeights(matrix.detach().mT.contiguous()))
-    )
+    if matrix is identity:
+        return LinearTable()
+    return layout.linear(LinearWeights(matrix.detach().mT.contiguous()))
 
 
 def _keys(layout: WeightLayout, score: Score, dim: int) -> LinearTable | None:

@@ -7,7 +7,7 @@ import torch
 
 from regard.core.shapes import Int, Tensor
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
-from regard.generation.engines.cpu.weight_layout import Count, Pointer, call, fields
+from regard.generation.engines.cpu.weight_layout import Count, Pointer, address, call, fields
 from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 
 MAX_BEAMS = 64  # whose candidates are sorted by insertion
@@ -61,23 +61,36 @@ def run_loop(
     suppressed, ends = (
         torch.tensor(ids, dtype=torch.int64) for ids in (loop.suppressed, loop.ends)
     )
+    ended = None
+    if greedy is not None:
+        ended = greedy.ended
+    of_beam = list[Tensor | None]([None] * 6)
+    penalties = 0
+    stopping = 0
+    if beam is not None:
+        of_beam = [
+            beam.total,
+            beam.ended_score,
+            beam.ended_log_p,
+            beam.ended_tokens,
+            beam.ended_length,
+            beam.penalty,
+        ]
+        penalties = len(beam.penalty)
+        stopping = EARLY_STOPPING[beam.early_stopping]
+    interrupt = None
+    if bounds.interrupt is not None:
+        interrupt = bounds.interrupt.address
     tensors = [
         loop.tokens, loop.log_p, loop.length, loop.limit, loop.min_length, loop.prompt, loop.prefix,
         loop.first, loop.done,
-        None if greedy is None else greedy.ended, tokens,
-        *(
-            [None] * 6 if beam is None
-            else [beam.total, beam.ended_score, beam.ended_log_p, beam.ended_tokens, beam.ended_length, beam.penalty]
-        ),
-        suppressed, ends, *among,
+        ended, tokens, *of_beam, suppressed, ends, *among,
     ]  # fmt: skip
     assert all(each is None or each.is_contiguous() for each in tensors)
     arguments = _SearchArguments(
-        *(None if each is None else each.data_ptr() for each in tensors),
-        None if bounds.interrupt is None else bounds.interrupt.address, batch, beams, vocab_size,
+        *map(address, tensors), interrupt, batch, beams, vocab_size,
         projection.vocab_size, positions, loop.prefix.shape[1], len(suppressed), len(ends),
-        0 if beam is None else len(beam.penalty), loop.forced,
-        loop.no_repeat_ngram_size, loop.allow_end, 0 if beam is None else EARLY_STOPPING[beam.early_stopping],
+        penalties, loop.forced, loop.no_repeat_ngram_size, loop.allow_end, stopping,
         beam is not None, loop.normalized, bounds.steps, bounds.stop, bounds.microseconds, 0,
     )  # fmt: skip
     call(function, decoder, step, arguments)

@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -83,9 +83,9 @@ class WeightLayout:
     def __init__(self, library: ctypes.CDLL, *, int8: bool = False, chunk: int = CHUNK) -> None:
         self.library = library
         self.chunk = chunk
-        self.int8_max_inputs = (
-            library.regard_int8_max_inputs() if int8 else 0
-        )  # of a layer with int8 weights
+        self.int8_max_inputs = 0  # of a layer with int8 weights
+        if int8:
+            self.int8_max_inputs = library.regard_int8_max_inputs()
         self.chunks: list[Tensor] = []  # the memory that the tables point to
         self.free = torch.empty(0, dtype=torch.uint8)  # the rest of the last chunk
 
@@ -179,8 +179,13 @@ class WeightLayout:
             return NormTable()
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         bias: Tensor | None = getattr(norm, "bias", None)
-        eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
-        return NormTable(self.copy(norm_gain(norm)), None if bias is None else self.copy(bias), eps)
+        eps = norm.eps
+        if eps is None:
+            eps = torch.finfo(torch.float32).eps
+        gain = self.copy(norm_gain(norm))
+        if bias is None:
+            return NormTable(gain, None, eps)
+        return NormTable(gain, self.copy(bias), eps)
 
     def copy(self, tensor: Tensor) -> int:
         copy = self._take(tensor.numel(), tensor.dtype)
@@ -220,6 +225,16 @@ def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> No
     """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
     if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
         raise IndexError(f"{problem.decode()} out of range")
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """The address of a tensor's memory; None for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def addresses(tensors: Sequence[Tensor]) -> "ctypes.Array[ctypes.c_void_p]":
+    """The addresses of several tensors as an array of C."""
+    return (Pointer * max(1, len(tensors)))(*(tensor.data_ptr() for tensor in tensors))
 
 
 def apply_linear(
