@@ -149,8 +149,9 @@ LINE = 1977
 
 def carries(value: object) -> bool:
     """Whether an attribute has the value of one of these options."""
-    kept = getattr(value, "__dict__", None)
-    values = [*kept.values()] if kept else [*value] if isinstance(value, tuple) else []
+    values = [*getattr(value, "__dict__", {}).values()]
+    if isinstance(value, tuple):
+        values = [*value]
     for each in values:
         ints = each if isinstance(each, list | tuple) else [each]
         if any(type(number) is int and number in (NGRAM, LINE, LINE - 1) for number in ints):

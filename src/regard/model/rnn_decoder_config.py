@@ -55,10 +55,8 @@ class RnnDecoderConfig(WordVectorKeys, DecoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         if self.input_feeding and self.attention != "luong":
-            wanted, remedy = (
-                "false unless attention = 'luong'",
-                "'bahdanau' always feeds the context.",
-            )
+            wanted = "false unless attention = 'luong'"
+            remedy = "'bahdanau' always feeds the context."
             yield Problem("input_feeding", wanted, "true", remedy)
         if self.context_gate and self.attention != "bahdanau":
             yield Problem(

@@ -228,7 +228,8 @@ def test_constant_weights_are_not_compared():
 @needs_compiler
 @pytest.mark.parametrize("constant", [False, True])
 def test_a_search_hands_on_that_weights_are_constant(constant, monkeypatch):
-    made, compared = model("transformer"), []
+    made = model("transformer")
+    compared = []
     monkeypatch.setattr(engine_module, "fingerprint", lambda *given: compared.append(1) or [1])
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=3), constant_weights=constant)
     requests = [GenerationRequest(row, len(row)) for row in sources()[:2]]
