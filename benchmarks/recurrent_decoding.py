@@ -19,7 +19,6 @@ from regard.data.special_tokens import END
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.base import Engine
-from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.engines.cpu.engine import CpuEngine
 from regard.generation.engines.torch import PyTorchEngine
 from regard.generation.request import GenerationRequest, SearchTask
@@ -42,9 +41,8 @@ DECODERS = {
 def run(engine: Engine, model: Seq2Seq, rows: list[list[int]], beams: int) -> None:
     """Search with one engine."""
     chosen, selection.ENGINES = selection.ENGINES, (engine, PyTorchEngine())
-    task = SearchTask(
-        model, Tokens.of, DecodeConfig(beam_size=beams, max_length=LENGTH, batch_tokens=2**20)
-    )
+    config = DecodeConfig(beam_size=beams, max_length=LENGTH, batch_tokens=2**20)
+    task = SearchTask(model, Tokens.of, config, constant_weights=True)
     try:
         list(search(task, [GenerationRequest(row, len(row)) for row in rows]))
     finally:
@@ -79,8 +77,7 @@ def main() -> None:
                 runs = {
                     key: partial(run, engine, model, rows, beams) for key, engine in both.items()
                 }
-                with constant_weights():
-                    times = seconds(runs, options.rounds)
+                times = seconds(runs, options.rounds)
                 cells.append(
                     f"{median(b / a for a, b in zip(times['engine'], times['PyTorch'], strict=True)):.2f}"
                 )

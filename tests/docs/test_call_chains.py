@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard.cli import predict as cli
 from regard.generation.engines.cpu import compile as engine
 from support.predictors import translator
 
@@ -114,10 +115,81 @@ def test_a_batch_of_training(tmp_path):
     )
 
 
-def test_a_prediction(transformer):
+@pytest.fixture
+def predicts(transformer, tmp_path, monkeypatch):
+    """`regard predict` for one line by a beam search, without loading a model."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("the cat sat\n")
+    monkeypatch.setattr(cli, "_loaded", lambda *given: transformer)
+
+    def run(**more) -> None:
+        cli.predict(tmp_path, [lines], beam=2, max_length=4, out=tmp_path / "outputs.txt", **more)
+
+    return run
+
+
+def test_a_prediction(predicts):
     if engine.library() is None:
         pytest.skip("needs the compiled CPU engine: a C++ compiler, and no REGARD_NATIVE=0")
-    check(CHAINS[1:2], lambda: transformer.predict(["the cat sat"], beam_size=2, max_length=4))
+    check(CHAINS[1:2], predicts)
+
+
+def test_the_files_from_the_command_line_to_the_slots():
+    """As the page counts them: those of its chain, up to the slots."""
+    names = [name for _, name in tree(CHAINS[1])]
+    last = names.index("regard.generation.batch_plan:BatchPlan.build_strategy")
+    files = {name.split(":")[0] for name in names[: last + 1]}
+    assert f"these are {len(files)} files" in PAGE
+    assert len(files) <= 16
+
+
+NGRAM = 977  # an option of this value is found wherever it is carried
+LINE = 1977
+
+
+def carries(value: object) -> bool:
+    """Whether an attribute has the value of one of these options."""
+    values = [*getattr(value, "__dict__", {}).values()]
+    if isinstance(value, tuple):
+        values = [*value]
+    for each in values:
+        ints = each if isinstance(each, list | tuple) else [each]
+        if any(type(number) is int and number in (NGRAM, LINE, LINE - 1) for number in ints):
+            return True
+    return False
+
+
+def carriers(run: Callable[[], object]) -> set[str]:
+    """The types of arguments that carry one of these options, except for those that apply it."""
+    found = set[str]()
+
+    def profile(frame, event, argument):
+        if event != "call" or not frame.f_globals.get("__name__", "").startswith("regard"):
+            return
+        code = frame.f_code
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            value = frame.f_locals.get(name)
+            first = value[0] if type(value) is list and value else value
+            kind = type(first)
+            if kind.__module__.startswith("regard") and carries(first):
+                found.add(f"{kind.__module__}:{kind.__name__}")
+
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return {name.split(":")[1] for name in found if ".choose." not in name}
+
+
+def test_the_types_that_carry_options(transformer):
+    """The page names them all, five at most: traced by the values of two options."""
+    if engine.library() is None:
+        pytest.skip("needs the compiled CPU engine: a C++ compiler, and no REGARD_NATIVE=0")
+    options = {"beam_size": 2, "max_length": 4, "no_repeat_ngram_size": NGRAM, "lines": [LINE]}
+    named = re.findall(r"^\| `(\w+)` \| `", PAGE, re.MULTILINE)
+    assert carriers(lambda: transformer.outputs(["the cat sat"], **options)) == set(named)
+    assert len(named) == 5
 
 
 def test_a_look(transformer):

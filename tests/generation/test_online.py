@@ -1,6 +1,7 @@
 """The search behind a server: requests that come and go at random are answered as each would be alone."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -140,12 +141,12 @@ def test_the_batch_of_a_compiled_loop_has_few_sizes():
     first, sizes = running.admit(planned[:1]), []
     for each in planned[1:6]:
         running.admit([each])
-        sizes.append(len(running.occupants))
+        sizes.append(len(running.batch.occupants))
     assert sizes == [2, 4, 4, 7, 7]  # powers of two, and all slots
     kept = {}
     for number in list(running.requests)[1:]:
         running.cancel(number)
-        kept[len(running)] = len(running.occupants)
+        kept[len(running)] = len(running.batch.occupants)
     assert kept == {5: 7, 4: 7, 3: 7, 2: 7, 1: 1}
     running.cancel(*first)
     assert (len(running), running.free) == (0, 7)
@@ -158,12 +159,12 @@ def test_the_batch_holds_what_is_running():
     planned = plan_requests(task, requests)
     running = Search(task, BatchLimits(support.LONGEST), slots=8)
     first = running.admit(planned[:1])
-    assert len(running.occupants) == 1
+    assert len(running.batch.occupants) == 1
     rest = running.admit(planned[1:6])
-    assert (len(running.occupants), len(running), running.free) == (6, 6, 2)
+    assert (len(running.batch.occupants), len(running), running.free) == (6, 6, 2)
     for number in rest[:4]:
         running.cancel(number)
-    assert (len(running.occupants), len(running), running.free) == (
+    assert (len(running.batch.occupants), len(running), running.free) == (
         3,
         2,
         6,
@@ -173,7 +174,7 @@ def test_the_batch_holds_what_is_running():
         running.cancel(number)
     assert (len(running), running.free) == (0, 8)
     running.admit(planned[:2])
-    assert (running.step, len(running.occupants)) == (0, 2)  # began anew
+    assert (running.step, len(running.batch.occupants)) == (0, 2)  # began anew
 
 
 def test_it_runs_on_when_the_cache_is_full():
@@ -190,3 +191,31 @@ def test_it_runs_on_when_the_cache_is_full():
         answers |= {index_of[number]: hypotheses for number, hypotheses in running.advance()[1]}
     for i, hypotheses in answers.items():
         assert hypotheses[0].tokens == alone(task, requests[i])[0].tokens
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["first", "later"])
+def test_requests_whose_encoding_raises_are_forgotten(begun):
+    """The search goes on as if they had never come: their slots are free, and the others' outputs are unchanged."""
+    task, requests = task_and_requests("transformer", {})
+    planned = plan_requests(task, requests)
+    refused = requests[2].source
+
+    def collate(sources: list) -> Tokens:
+        if refused in sources:
+            raise RuntimeError("no memory is left")
+        return Tokens.of(sources)
+
+    running = Search(replace(task, collate=collate), BatchLimits(support.LONGEST), slots=3)
+    numbers = running.admit(planned[:1]) if begun else []
+    with pytest.raises(RuntimeError, match="no memory"):
+        running.admit(planned[1:3])
+    assert [*running.requests] == numbers
+    assert (len(running), running.free) == (len(numbers), 3 - len(numbers))
+    assert running.batch.running == len(numbers)
+    numbers += running.admit([planned[1], planned[3]])
+    answers = {}
+    while len(running):
+        answers |= dict(running.advance()[1])
+    indices = [0, 1, 3] if begun else [1, 3]
+    wanted = [alone(task, requests[index])[0].tokens for index in indices]
+    assert [answers[number][0].tokens for number in numbers] == wanted

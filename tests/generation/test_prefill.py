@@ -14,6 +14,7 @@ from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
 from regard.generation.engines.torch import PyTorchDecoder, PyTorchEngine
 from regard.generation.request import GenerationRequest, plan_requests
 from regard.generation.search import Search, search, stream
+from regard.generation.search_batch import SearchBatch
 from regard.model.capture import capture_attention
 from support.models import DECODERS, VOCABULARY, decoder, memory
 from support.short_contexts import CONTEXT, EXTRAPOLATING, language_model, recomputed, task
@@ -229,7 +230,7 @@ def test_prompts_of_different_lengths(name, options, compiled, slots, monkeypatc
         ], batch
 
     found, batch = hypotheses()
-    assert {index: count for index, count in batch.read.items() if count > 3} == {
+    assert {index: count for index, count in batch.batch.read.items() if count > 3} == {
         1: 40,
         2: 17,
         4: 25,
@@ -238,7 +239,7 @@ def test_prompts_of_different_lengths(name, options, compiled, slots, monkeypatc
     for engine in (PyTorchDecoder, NativeDecoder, NativeRnnDecoder):
         monkeypatch.setattr(engine, "prefill", lambda self, tokens, state: None)
     stepped, batch = hypotheses()
-    assert batch.read == {}
+    assert batch.batch.read == {}
     for own, others in zip(found, stepped, strict=True):
         assert [tokens for tokens, _ in own] == [tokens for tokens, _ in others]
         assert [score for _, score in own] == pytest.approx(
@@ -270,11 +271,11 @@ def test_a_running_search_reads_a_prompt_at_once(name, options, compiled, monkey
             index = waiting.pop(0)
             (number,) = running.admit([planned[index]])
             index_of[number] = index
-            read[index] = running.read.get(number, 0)
+            read[index] = running.batch.read.get(number, 0)
         if len(running):
             answers |= {index_of[number]: hypotheses for number, hypotheses in running.advance()[1]}
     assert read == {0: 0, 1: 40, 2: 17, 3: 0, 4: 25, 5: 39, 6: 30}
-    assert running.read == {}
+    assert running.batch.read == {}
     for engine in (PyTorchDecoder, NativeDecoder, NativeRnnDecoder):
         monkeypatch.setattr(engine, "prefill", lambda self, tokens, state: None)
     for index, request in enumerate(asked):
@@ -314,7 +315,7 @@ def test_a_prompt_whose_probabilities_are_wanted_is_read_step_by_step(steps):
 @pytest.mark.parametrize("why", ["compiled", "each_alone"])
 def test_which_prompts_are_read_at_once(given, empty, alone, calls, why):
     """All of them as far as the shortest; or those that are long enough, where outputs must not depend on others."""
-    batch, done = object.__new__(Search), []
+    batch, done = object.__new__(SearchBatch), []
     batch.read = {}
     batch.plan = SimpleNamespace(
         half=False, decoder=SimpleNamespace(compiled=alone and why == "compiled")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from regard.core.sequence import Tokens
-from regard.generation import search as searching
+from regard.generation import search_batch
 from regard.generation.batch_plan import BatchLimits
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
@@ -176,7 +176,7 @@ def test_every_engine_and_batch_gives_what_choose_gives_alone(number, monkeypatc
         assert others["compiled one by one"] == compiled, options
     with monkeypatch.context() as patch:
         patch.setattr(selection, "ENGINES", (StaticEngine(),))
-        patch.setattr(searching, "MIN_HYPOTHESES", 0)
+        patch.setattr(search_batch, "MIN_HYPOTHESES", 0)
         patch.setattr(cuda_graphs, "capture", lambda work, **_: work)
         patch.setattr(buffers, "_memory", lambda _: 1 << 30)
         others["static in bulk"] = in_bulk(task, requests)

@@ -10,7 +10,7 @@ from torch import nn
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN, SpecialTokens
-from regard.generation import batch_plan, search as searching
+from regard.generation import batch_plan, search as searching, search_batch
 from regard.generation.batch_plan import BatchPlan
 from regard.generation.choose.interfaces import LogitsProcessor
 from regard.generation.choose.sampling import _mixed, filtered, sample, seed_offset, uniform
@@ -20,6 +20,7 @@ from regard.generation.engines import selection, torch as torch_engine
 from regard.generation.engines.torch import PyTorchEngine
 from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
+from regard.generation.search_batch import SearchBatch
 from regard.model.interfaces import Decoder, DecoderState
 from regard.model.seq2seq import Seq2Seq
 from support.hugging_face import twin
@@ -582,7 +583,7 @@ def test_steps_in_half_precision_are_under_autocast(beam, monkeypatch):
             super().__init__(*given)
             self.half = True
 
-    for module in (searching, batch_plan, torch_engine):
+    for module in (searching, search_batch, batch_plan, torch_engine):
         monkeypatch.setattr(module, "autocast", autocast)
     monkeypatch.setattr(searching, "BatchPlan", HalfPlan)
     monkeypatch.setattr(selection, "ENGINES", (PyTorchEngine(),))
@@ -595,13 +596,13 @@ def test_steps_in_half_precision_are_under_autocast(beam, monkeypatch):
 
 def test_a_batch_shrinks_to_the_requests_that_are_running(monkeypatch):
     """A step computes nothing for requests that have ended, once they are half of the batch."""
-    kept, keep = [], searching.Search._keep
+    kept, keep = [], SearchBatch._keep
 
     def watched(self, slots):
         keep(self, slots)
         kept.append((len(self.occupants), sum(each is not None for each in self.occupants)))
 
-    monkeypatch.setattr(searching.Search, "_keep", watched)
+    monkeypatch.setattr(SearchBatch, "_keep", watched)
     assert len(decode(model("transformer"), sources(), sample=True, seed=3)) == 11
     assert kept
     assert [running for _, running in kept] == [slots for slots, _ in kept]

@@ -15,6 +15,7 @@ from regard.generation.choose.logits_processors import LOGITS_PROCESSORS, NoRepe
 from regard.generation.choose.trace import BeamTrace
 from regard.generation.config import DecodeConfig
 from regard.inference.predictor import Predictor
+from regard.interop.page import settings as page_settings
 from support import page_members
 from support.browsers import browser, strict_pages
 from support.page_members import DATES, HONOURED, SHIPPED
@@ -55,6 +56,32 @@ def test_every_option_is_in_one_of_the_tables():
     chosen = [name for options in CHOSEN_IN_THE_PAGE.values() for name in options]
     listed = [*HONOURED, *chosen, *REFUSED, *WITHOUT_EFFECT, *OF_OTHER_TASKS]
     assert sorted(listed) == sorted(each.name for each in fields(DecodeConfig))
+
+
+def test_the_tables_are_what_the_declarations_say():
+    """An option that is added without a word on pages is refused."""
+    chosen = {name for options in CHOSEN_IN_THE_PAGE.values() for name in options}
+    assert set(page_settings.WRITTEN) == set(HONOURED) - {"max_source_length"}
+    assert set(page_settings.CHOSEN) == chosen
+    assert {*page_settings.MISSING, "logits_processors"} >= set(REFUSED)
+
+
+def test_the_script_of_a_page_knows_what_is_written(model):
+    """And refuses what it does not know, in place of an output that ignores it."""
+    from interop.test_page_modules import node
+
+    decode = page_settings.ModelSettings(model).as_dict("dates", ())["decode"]
+    program = """
+import { OPTIONS, checkOptions } from './search.js';
+const refused = [];
+for (const decode of given) {
+  try { checkOptions(decode); } catch (error) { refused.push(error.message); }
+}
+console.log(JSON.stringify({ options: [...OPTIONS], refused }));
+"""
+    found = node(program, [decode, {**decode, "top_a": 1}])
+    assert set(found["options"]) == set(decode)
+    assert found["refused"] == ["This page's search does not have top_a."]
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,13 @@ from regard.core.errors import (
     Overloaded,
     ServerStopping,
 )
+from regard.generation.config import DecodeConfig
 from regard.server import jobs as jobs_module, searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.inspection import InspectedAttention
 from regard.server.job_queue import JobQueue, Lanes
 from regard.server.jobs import Embedding, Generation, Inspection, Job, Scoring, Work
-from regard.tasks.pipeline import Output
+from regard.tasks.pipeline import Output, OutputOptions
 from support.predictors import classifier, language_model, masked_model, replace_step, translator
 from support.servers import until
 
@@ -105,6 +106,14 @@ def held_looks(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, thread
 
     monkeypatch.setattr(jobs_module, "inspect", waiting)
     return begun, release
+
+
+def test_the_weights_of_a_model_that_is_served_are_constant(engine):
+    """So that no search compares them with what is compiled; the model that was given is as it was."""
+    task = engine.models["exact"].pipeline.task(DecodeConfig(), OutputOptions())
+    assert task.constant_weights
+    given = translator()
+    assert not given.pipeline.task(DecodeConfig(), OutputOptions()).constant_weights
 
 
 def test_a_look_that_searches_holds_up_no_other_job(engine, held_looks):

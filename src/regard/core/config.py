@@ -78,11 +78,14 @@ ConfigType = TypeVar("ConfigType", bound="Config")
 Default = TypeVar("Default")
 
 
-def doc(default: Default, text: str, arxiv: str = "") -> Default:
-    """A dataclass field with a default, a description and the number of a paper."""
+def doc(default: Default, text: str, arxiv: str = "", **more: object) -> Default:
+    """A dataclass field with a default, a description and the number of a paper.
+
+    more   what else the field's metadata say of the key, as its package reads them
+    """
     if arxiv:
         text += f" (https://arxiv.org/abs/{arxiv})"
-    return field(default=default, metadata={"doc": text})
+    return field(default=default, metadata={"doc": text, **more})
 
 
 @dataclass(frozen=True)

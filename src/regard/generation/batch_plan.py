@@ -29,7 +29,8 @@ from regard.model.memory import Memory
 FIRST_TOKENS = 64  # of an output, for which buffers on a CPU have room at first
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
 log = logging.getLogger(__name__)
-CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 4096, 65_536
+CPU_BATCH_TOKENS = 4096
+GPU_BATCH_TOKENS = 65_536
 CPU_FORWARD_TOKENS = 2048
 FORWARD_TOKENS = 4096
 LARGE_MODEL = 100_000_000  # parameters; a larger model has fewer tokens in a batch
@@ -110,7 +111,8 @@ class BatchPlan:
 
     def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
         config = task.config
-        self.task, self.limits = task, limits
+        self.task = task
+        self.limits = limits
         self.device = task.device
         self.beams = config.num_hypotheses if config.sample else config.beam_size
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
@@ -132,6 +134,7 @@ class BatchPlan:
             window=task.window,
             half=self.half,
             int8=task.config.quantization == "int8",
+            constant_weights=task.constant_weights,
         )
         return decoder if task.shortlist is None else ShortlistDecoder(decoder)
 
@@ -218,9 +221,9 @@ class BatchPlan:
         if not self.recorded or self.processors or self.limits.banned[0]:
             return None
         task = self.task
-        config = (
-            replace(task.config, seed=0) if task.config.sample else task.config
-        )  # the seed is written at admission
+        config = task.config
+        if config.sample:
+            config = replace(config, seed=0)  # it is written at admission
         own = (self.limits.min_length, self.limits.max_prefix > 0)
         sizes = source, self.steps, self.tokens, self.prefix
         return sizes, own, config, task.special_tokens, task.ends, task.scored, task.rerank is None
@@ -242,11 +245,9 @@ class BatchPlan:
 
     def build_strategy(self) -> DecodingStrategy:
         """A strategy whose slots are all empty."""
-        task, special, new = (
-            self.task,
-            self.task.special_tokens,
-            partial(torch.full, device=self.device),
-        )
+        task = self.task
+        special = self.task.special_tokens
+        new = partial(torch.full, device=self.device)
         generated = GeneratedTokens(
             tokens=new((self.slots, self.beams, self.tokens), special.pad),
             length=new((self.slots,), 1),
@@ -274,7 +275,8 @@ class BatchPlan:
 
     def _build_processors(self) -> list[LogitsProcessor]:
         """The processors that the config and the requests ask for, in the order in which they are applied."""
-        config, special = self.task.config, self.task.special_tokens
+        config = self.task.config
+        special = self.task.special_tokens
         processors: list[LogitsProcessor] = [logits_processors.SuppressTokens(special.suppressed)]
         limited = self.task.ends and self.limits.min_length
         min_length = logits_processors.MinLength(special.ends) if limited else None

@@ -13,33 +13,49 @@ LengthRatio = Annotated[float, Range(0.0, 1000.0)]
 
 DEFAULT_THRESHOLD = 0.5
 
+# What an exported page does with an option. One that says nothing of this is refused by the export
+# where it differs from its default.
+WRITTEN = "written"  # the page's search has the value of the recipe
+CHOSEN = "chosen"  # it is chosen in the page
+UNUSED = "unused"  # it has no effect: it is of a batch, a GPU, another task, or an option that is refused
+
 
 @dataclass(frozen=True)
 class DecodeConfig(Config):
     beam_size: Annotated[int, Range(1.0, 1000.0)] = doc(
-        1, "hypotheses of beam search; 1 is greedy search"
+        1, "hypotheses of beam search; 1 is greedy search", page=CHOSEN
     )
-    num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(1, "outputs per input, best first")
+    num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(
+        1, "outputs per input, best first", page=CHOSEN
+    )
     max_length: Annotated[int, Range(1.0, 1_000_000.0)] = doc(
         200,
         "largest number of output tokens; learned positions end earlier, except in running text",
+        page=WRITTEN,
     )
     max_length_ratio: LengthRatio | None = doc(
         None,
         "largest number of output tokens per source token; by default, where source and target are texts of "
         "bpe, unigram or words, outputs have at most 3 tokens per source token and 50 more",
+        page=WRITTEN,
     )
-    min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")
-    min_length_ratio: LengthRatio = doc(0.0, "smallest number of output tokens per source token")
+    min_length: Annotated[int, Range(0.0)] = doc(
+        0, "smallest number of output tokens", page=WRITTEN
+    )
+    min_length_ratio: LengthRatio = doc(
+        0.0, "smallest number of output tokens per source token", page=WRITTEN
+    )
     length_penalty: Annotated[float, Range(-5.0, 5.0)] = doc(
         1.0,
         "log-probabilities are divided by the length to this power: higher favors longer outputs "
         "(https://arxiv.org/abs/1609.08144)",
+        page=WRITTEN,
     )
     early_stopping: bool | Literal["never"] = doc(
         False,
         "when beam search stops: true, as soon as beam_size outputs have ended; false, when besides no open one would "
         "rank among them if it ended now; never, when none could at its best length",
+        page=WRITTEN,
     )
     coverage_penalty: Positive = doc(
         0.0,
@@ -47,12 +63,13 @@ class DecodeConfig(Config):
         "ranked (https://arxiv.org/abs/1609.08144)",
     )
     no_repeat_ngram_size: Annotated[int, Range(0.0)] = doc(
-        0, "n-grams of this size do not occur twice; 0: no constraint"
+        0, "n-grams of this size do not occur twice; 0: no constraint", page=WRITTEN
     )
     repetition_penalty: Annotated[float, Range(1.0)] = doc(
         1.0,
         "log-probabilities of tokens that were generated before are multiplied by this "
         "(https://arxiv.org/abs/1909.05858)",
+        page=WRITTEN,
     )
     exponential_decay_length_penalty: tuple[Positive, ...] | None = doc(
         None,
@@ -61,7 +78,9 @@ class DecodeConfig(Config):
     )
     beam_groups: Count = doc(1, "groups of diverse beam search (https://arxiv.org/abs/1610.02424)")
     diversity_penalty: Positive = doc(
-        0.5, "subtracted from a token's score for each earlier group that chose it at the same step"
+        0.5,
+        "subtracted from a token's score for each earlier group that chose it at the same step",
+        page=UNUSED,
     )
     language_model: str | None = doc(
         None,
@@ -75,23 +94,26 @@ class DecodeConfig(Config):
     threshold: Probability = doc(
         DEFAULT_THRESHOLD,
         "smallest probability of a label that is predicted, by a model of several labels",
+        page=UNUSED,
     )
     thresholds: dict[str, Probability] | None = doc(
         None,
         "thresholds of single labels, by name; other labels have `threshold`. "
         "`regard thresholds` chooses them on validation data",
+        page=UNUSED,
     )
     horizon: Count | None = doc(
         None,
         "vectors of an output, of a model that generates them one after the other; by default as many as the longest "
         "target of the training data",
     )
-    sample: bool = doc(False, "sample tokens instead of choosing the most likely")
-    temperature: Positive = doc(1.0, "logits are divided by this before sampling")
-    top_k: Count | None = doc(None, "sample from the k most likely tokens")
+    sample: bool = doc(False, "sample tokens instead of choosing the most likely", page=CHOSEN)
+    temperature: Positive = doc(1.0, "logits are divided by this before sampling", page=CHOSEN)
+    top_k: Count | None = doc(None, "sample from the k most likely tokens", page=CHOSEN)
     top_p: Probability | None = doc(
         None,
         "sample from the smallest set of tokens with this total probability (https://arxiv.org/abs/1904.09751)",
+        page=CHOSEN,
     )
     min_p: Probability | None = doc(
         None, "sample from tokens with at least this fraction of the largest probability"
@@ -101,13 +123,15 @@ class DecodeConfig(Config):
         "locally typical sampling with this total probability (https://arxiv.org/abs/2202.00666)",
     )
     seed: Seed = doc(
-        1, "seed of sampling; the draws of an input depend on it and on the input's position alone"
+        1,
+        "seed of sampling; the draws of an input depend on it and on the input's position alone",
+        page=CHOSEN,
     )
     logits_processors: tuple[Annotated[str, LOGITS_PROCESSORS], ...] | None = doc(
         None, "registered logits processors, applied in this order"
     )
     precision: Literal["float32", "bfloat16"] = doc(
-        "float32", "precision of linear layers on a GPU"
+        "float32", "precision of linear layers on a GPU", page=UNUSED
     )
     quantization: Literal["int8"] | None = doc(
         None,
@@ -118,11 +142,12 @@ class DecodeConfig(Config):
         "on a CPU, generate only likely translations of the source's tokens, and frequent tokens: faster, slightly "
         "different outputs; `regard shortlist` learns them",
     )
-    max_source_length: Count = doc(1000, "largest number of source tokens")
+    max_source_length: Count = doc(1000, "largest number of source tokens", page=UNUSED)
     batch_tokens: Count | Literal["auto"] = doc(
         "auto",
         "source tokens of a batch, with padding; auto: 4,096 on a CPU, up to 65,536 on a GPU, fewer for large models "
         "and where little memory is free",
+        page=UNUSED,
     )
 
     def threshold_of(self, label: str) -> float:

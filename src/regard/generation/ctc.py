@@ -61,14 +61,12 @@ def token_log_probabilities(
         before = torch.where(is_new, torch.logaddexp(with_blank, with_token)[:-1], with_blank[:-1])
         begins = before + frame_tokens  # (L,)
         completed.append(begins)
-        with_blank, with_token = (
-            torch.logaddexp(with_blank, with_token) + frame_blank,
-            torch.cat(
-                (
-                    with_token[:1],
-                    torch.logaddexp(begins, with_token[1:] + frame_tokens),
-                )
-            ),
+        with_blank = torch.logaddexp(with_blank, with_token) + frame_blank
+        with_token = torch.cat(
+            (
+                with_token[:1],
+                torch.logaddexp(begins, with_token[1:] + frame_tokens),
+            )
         )
     beginnings = torch.stack(completed).logsumexp(0)  # (L,)
     whole = torch.logaddexp(with_blank[-1], with_token[-1])

@@ -60,22 +60,33 @@ class EncodeQueue:
         if sources[0] is None:
             return
         int8 = task.config.quantization == "int8"
+        constant = task.constant_weights
         if self.each_alone:
-            self.memory = selection.encode_each(task.model, sources, task.collate, int8=int8)
+            self.memory = selection.encode_each(
+                task.model, sources, task.collate, int8=int8, constant_weights=constant
+            )
         else:
             self.memory = selection.encode(
-                task.model, task.collate(sources), half=self.plan.half, int8=int8
+                task.model,
+                task.collate(sources),
+                half=self.plan.half,
+                int8=int8,
+                constant_weights=constant,
             )
 
     def take_memory(self) -> Memory | None:
         """The memory of all encoded requests, which leave the queue."""
         assert self.state is None
-        memory, self.memory, self.encoded = self.memory, None, []
+        memory = self.memory
+        self.memory = None
+        self.encoded = []
         return memory
 
     def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""
-        total, waiting, self.encoded = len(self.encoded), self.encoded, self.encoded[count:]
+        total = len(self.encoded)
+        waiting = self.encoded
+        self.encoded = self.encoded[count:]
         state = self.state
         if state is None:
             state = self.plan.start(
@@ -84,5 +95,7 @@ class EncodeQueue:
         self.memory = self.state = None
         if self.encoded:
             first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])
-            state, self.state = state.reorder(first), state.reorder(rest)
+            admitted = state.reorder(first)
+            self.state = state.reorder(rest)
+            return admitted
         return state

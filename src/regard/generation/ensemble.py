@@ -52,7 +52,8 @@ class EnsembleEncoder(Encoder):
 
     def __init__(self, members: Sequence[Encoder]) -> None:
         super().__init__()
-        self.members, self.dim = TypedModuleList[Encoder](members), members[0].dim
+        self.members = TypedModuleList[Encoder](members)
+        self.dim = members[0].dim
 
     def empty_memory(self, empty: Callable[[int], Memory]) -> EnsembleMemory:
         """The memories of all members, made by `empty` from their dimensions."""
@@ -72,7 +73,8 @@ class EnsembleDecoder(Decoder[EnsembleState]):
 
     def __init__(self, members: Sequence[AnyDecoder]) -> None:
         super().__init__()
-        self.members, self.project = TypedModuleList[AnyDecoder](members), members[0].project
+        self.members = TypedModuleList[AnyDecoder](members)
+        self.project = members[0].project
         self.extrapolates = all(member.extrapolates for member in members)
 
     def hidden(

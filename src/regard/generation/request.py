@@ -69,7 +69,9 @@ class GenerationRequest(NamedTuple):
     @property
     def bans(self) -> list[tuple[Sequence[int], int]]:
         """Banned runs of tokens, each with the length of the output from which it is banned."""
-        return [*((run, 0) for run in self.banned), *self.late] if self.banned or self.late else []
+        if not self.banned and not self.late:
+            return []
+        return [*((run, 0) for run in self.banned), *self.late]
 
     def longest(self, config: DecodeConfig, positions: int | None = None, forced: int = 0) -> int:
         """The maximum number of tokens of the output with its prefix; `positions` is the decoder's limit.
@@ -154,6 +156,8 @@ class SearchTask:
     shortlist: "Shortlist | None" = None  # where config.shortlist
     workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
     attention: bool = False  # whether the outputs are wanted with their cross-attention
+    # Whether the model's weights never change: engines do not compare them with their copies again.
+    constant_weights: bool = False
 
     def is_end(self, token: int) -> bool:
         """Whether a token ends an output."""

@@ -36,13 +36,15 @@ def length_groups(
         end = next(
             (n for n, i in enumerate(queue) if 2 * max(1, requests[i].size) < size), len(queue)
         )
-        group, queue = queue[:end], queue[end:]
+        group = queue[:end]
+        queue = queue[end:]
         slots = max(
             1, min(len(group), budget // size, rows // max(config.beam_size, config.num_hypotheses))
         )
         if task.window is not None and any(planned[i].max_length > task.window for i in group):
             # The windows of a batch slide together: no request is admitted later.
-            group, queue = group[:slots], [*group[slots:], *queue]
+            queue = [*group[slots:], *queue]
+            group = group[:slots]
         yield group, slots
 
 
@@ -86,10 +88,8 @@ def search_workers(task: SearchTask, planned: Sequence[GenerationRequest]) -> in
     """How many threads search at once."""
     if task.device.type != "cpu":
         if task.workers is not None and task.workers > 1:
-            wanted, remedy = (
-                "1 for a model on a GPU, whose batches are larger",
-                "Leave it out, or use the CPU.",
-            )
+            wanted = "1 for a model on a GPU, whose batches are larger"
+            remedy = "Leave it out, or use the CPU."
             raise InvalidArgument("workers", wanted=wanted, got=str(task.workers), remedy=remedy)
         return 1
     if capturing_here() or intercepting_here() or task.logits_processors or task.trace is not None:
@@ -103,5 +103,6 @@ def search_workers(task: SearchTask, planned: Sequence[GenerationRequest]) -> in
         max_length=max(each.max_length for each in planned),
         window=task.window,
         int8=task.config.quantization == "int8",
+        constant_weights=task.constant_weights,
     )
     return torch.get_num_threads() if decoder.compiled else 1

@@ -77,7 +77,9 @@ def has_limit(task: SearchTask) -> bool:
 def budget(task: SearchTask) -> int:
     """Bytes that a search may take."""
     limit = _limits.get(task.model)
-    return int(FREE_SHARE * free_bytes(task.device)) if limit is None else limit
+    if limit is not None:
+        return limit
+    return int(FREE_SHARE * free_bytes(task.device))
 
 
 def free_bytes(device: torch.device) -> int:
@@ -101,14 +103,18 @@ def search_memory(
     config = task.config
     beams = beams_of(config)
     longest = limits.max_length
-    steps = longest if task.window is None else min(longest, task.window)
+    steps = longest
+    if task.window is not None:
+        steps = min(steps, task.window)
     window = getattr(task.model.decoder, "window", None)
     if window is not None:  # no more than two windows are kept
         steps = min(steps, 2 * window + 2)
     room = _room(decoder, steps, queued=limits.queued)
     state = state_size(task, decoder).bytes(beams, room, source)
     encoder = task.model.encoder
-    encoding = 0 if encoder is None else 4 * ENCODER_WIDTHS * encoder.dim * source
+    encoding = 0
+    if encoder is not None:
+        encoding = 4 * ENCODER_WIDTHS * encoder.dim * source
     attention = _attention_bytes(task, beams, longest, source)
     slot = (
         state
@@ -122,9 +128,10 @@ def search_memory(
         + OUTPUT_BYTES * config.num_hypotheses * longest
         + attention.slot
     )
-    # Encodings of positions, which all sequences share, and what they are computed from.
-    shared = 16 * task.model.decoder.embed_tokens.dim * steps if decoder.compiled else 0
-    shared += attention.shared
+    shared = attention.shared
+    if decoder.compiled:
+        # Encodings of positions, which all sequences share, and what they are computed from.
+        shared += 16 * task.model.decoder.embed_tokens.dim * steps
     return SearchMemory(SEARCH_BYTES + shared, int(SLACK * slot))
 
 
@@ -147,7 +154,9 @@ def _attention_bytes(task: SearchTask, beams: int, longest: int, source: int) ->
     rows = longest + 1
     # The weights of a layer, and twice of all: as they are captured, and as one tensor.
     outputs = config.num_hypotheses
-    largest = max(outputs, beams) if task.rerank is not None else outputs
+    largest = outputs
+    if task.rerank is not None:
+        largest = max(outputs, beams)
     weights = 4 * len(heads) * max(heads) * rows * source
     layer = ATTENTION_COPIES * 4 * max(heads) * rows * source
     states = 4 * DECODER_WIDTHS * task.model.decoder.embed_tokens.dim * rows
@@ -161,8 +170,11 @@ def _room(decoder: EngineDecoder, steps: int, *, queued: bool) -> int:
     queued   whether requests are admitted after the first step, so that caches also hold older steps
     """
     if not decoder.compiled:  # the older half of a full cache is dropped; sizes are about doubled
-        return (4 if queued else 2) * steps
-    last = steps + steps // 4 if queued else steps
+        sizes = 4 if queued else 2
+        return sizes * steps
+    last = steps
+    if queued:
+        last += steps // 4
     before = 0
     room = FIRST_STEPS
     while room < last:
@@ -193,7 +205,9 @@ def _token_bytes(task: SearchTask, decoder: EngineDecoder, beams: int, longest: 
     if beam_search:
         kept = 24  # tokens and log-probabilities, of open hypotheses and of those that have ended
         ends = 1 + len(task.special_tokens.ends)
-        step = 12 if _in_loop(task, decoder, beams) else 20 + 24 * ends
+        step = 20 + 24 * ends
+        if _in_loop(task, decoder, beams):
+            step = 12
     else:
         kept = 12 if task.scored else 8
         step = 4
@@ -217,7 +231,8 @@ def _logit_bytes(task: SearchTask, decoder: EngineDecoder, beams: int) -> int:
         return 4 * beams * vocabulary + candidates
     if config.sample:
         filters = config.top_p is not None or config.typical_p is not None
-        return beams * vocabulary * (88 if filters else 48)
+        size = 88 if filters else 48
+        return beams * vocabulary * size
     return beams * (20 * vocabulary + 4096)
 
 
@@ -235,16 +250,18 @@ def state_size(task: SearchTask, decoder: EngineDecoder) -> StateSize:
 @torch.inference_mode()
 def _measured(task: SearchTask, decoder: EngineDecoder) -> StateSize:
     def size(steps: int, beams: int, source: int = 1) -> int:
-        memory = (
-            None if task.model.encoder is None else _empty_memory(task.model.encoder, source, task)
-        )
+        memory = None
+        if task.model.encoder is not None:
+            memory = _empty_memory(task.model.encoder, source, task)
         return tensor_bytes(decoder.start(memory, batch=1, capacity=steps, beams=beams))
 
     one_step = size(2, 1) - size(1, 1)
     two_beams = size(2, 2) - size(1, 2)  # 2 · step + 4 · pair, where that of one is step + pair
     pair = max(0, (two_beams - 2 * one_step) // 2)
     hypothesis = max(0, size(1, 2) - size(1, 1))
-    source = 0 if task.model.encoder is None else size(1, 1, 2) - size(1, 1)
+    source = 0
+    if task.model.encoder is not None:
+        source = size(1, 1, 2) - size(1, 1)
     return StateSize(hypothesis, one_step - pair, pair, source)
 
 
@@ -257,7 +274,10 @@ def _empty_memory(encoder: Any, source: int, task: SearchTask) -> Memory:
         mask = torch.ones(1, source, device=parameter.device, dtype=torch.bool)
         return Memory(states, mask, states[:, 0])
 
-    return encoder.empty_memory(zeros) if hasattr(encoder, "empty_memory") else zeros(encoder.dim)
+    if hasattr(encoder, "empty_memory"):
+        empty: Memory = encoder.empty_memory(zeros)
+        return empty
+    return zeros(encoder.dim)
 
 
 def tensor_bytes(value: object) -> int:
@@ -294,12 +314,10 @@ def check_budget(
         wanted = f"{within}: with {name} = {beams:,}, at most max_length = {fitting:,}"
         remedy = f"Lower max_length or {name}."
         raise InvalidArgument("max_length", wanted=wanted, got=got, remedy=remedy)
-    raise InvalidArgument(
-        name if beams > 1 else "max_length",
-        wanted=within,
-        got=got,
-        remedy=f"Lower {name}." if beams > 1 else "Use a shorter input, or allow more memory.",
-    )
+    if beams > 1:
+        raise InvalidArgument(name, wanted=within, got=got, remedy=f"Lower {name}.")
+    remedy = "Use a shorter input, or allow more memory."
+    raise InvalidArgument("max_length", wanted=within, got=got, remedy=remedy)
 
 
 def _longest(

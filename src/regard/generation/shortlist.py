@@ -15,7 +15,9 @@ from regard.data.special_tokens import SpecialTokens
 from regard.generation.choose.phrase_automaton import Phrase
 from regard.generation.request import GenerationRequest
 
-LIKELY, FREQUENT = "likely", "frequent"  # the tensors of its file
+# The tensors of its file.
+LIKELY = "likely"
+FREQUENT = "frequent"
 
 
 @dataclass(frozen=True)
@@ -77,5 +79,6 @@ def _source_tokens(source: Any, count: int) -> Int[Tensor, " n"]:
         isinstance(token, int) and 0 <= token < count for token in source
     ):
         return torch.tensor(source, dtype=torch.int64)
-    wanted, remedy = "a model of one text as its source", "Set shortlist = false."
+    wanted = "a model of one text as its source"
+    remedy = "Set shortlist = false."
     raise InvalidArgument("shortlist", wanted=wanted, got="another source", remedy=remedy)

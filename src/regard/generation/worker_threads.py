@@ -18,7 +18,8 @@ Result = TypeVar("Result")
 
 def run_in_threads(jobs: Iterable[Callable[[], Result]], workers: int) -> Iterator[Result]:
     """The results of jobs, in their order; as many run at once as there are workers, and as many more wait."""
-    pool, running = _pool(workers, os.getpid()), deque[Future[Result]]()
+    pool = _pool(workers, os.getpid())
+    running = deque[Future[Result]]()
     try:
         for job in jobs:
             running.append(pool.submit(job))
@@ -42,7 +43,8 @@ def _pool(workers: int, process: int) -> ThreadPoolExecutor:
 
 def worker_pool(workers: int, threads: int, name: str = "regard-worker") -> ThreadPoolExecutor:
     """New threads, in each of which PyTorch and the compiled engine use so many threads."""
-    before, started = torch.get_num_threads(), threading.Barrier(workers + 1)
+    before = torch.get_num_threads()
+    started = threading.Barrier(workers + 1)
     pool = ThreadPoolExecutor(workers, name)
     for _ in range(workers):
         pool.submit(_use_threads, threads, started)

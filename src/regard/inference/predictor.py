@@ -63,6 +63,8 @@ class Predictor:
     target      the vocabulary of the target, or the labels of a classifier
     folder      of its checkpoint, if it has one
     shortlist   the vocabulary shortlist of its checkpoint, if it has one (`regard.shortlist`)
+    constant_weights   whether the weights of the model never change, as in a server: they are then not compared with
+                       the copies of engines before each search
 
     Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100,
     ...).
@@ -74,6 +76,7 @@ class Predictor:
     target: VocabularyType
     folder: Path | None = None  # the checkpoint it was loaded from
     shortlist: Shortlist | None = None
+    constant_weights: bool = False
 
     def __post_init__(self) -> None:
         self._check_thresholds(self.recipe.decode)
@@ -151,7 +154,15 @@ class Predictor:
 
     def _trained(self, inputs: InputEncoder) -> TrainedModel:
         data = self.recipe.data
-        return TrainedModel(self.model, data, self.sources, self.target, inputs, self.shortlist)
+        return TrainedModel(
+            self.model,
+            data,
+            self.sources,
+            self.target,
+            inputs,
+            self.shortlist,
+            constant_weights=self.constant_weights,
+        )
 
     def _pipeline(self, inputs: InputEncoder) -> Pipeline:
         return self.task.pipeline(self._trained(inputs))

@@ -19,7 +19,6 @@ import torch
 
 from regard.core.errors import DeadlineExceeded
 from regard.core.interruption import Interrupted, interruptible
-from regard.generation.engines.constant_weights import constant_weights
 from regard.inference.load import current_device
 from regard.inference.predictor import Predictor
 from regard.server.batches import Computed, compute
@@ -156,7 +155,7 @@ class AsideThreads:
 
         def run() -> None:
             found: list[Computed] = []
-            with constant_weights(), current_device(self.device):
+            with current_device(self.device):
                 turn.begin()
                 try:
                     for job, work in zip(jobs, works, strict=True):

@@ -108,7 +108,8 @@ def _greedy_loop(
 
 def _compiled(decoder: AnyDecoder) -> NativeDecoder | None:
     """The compiled decoder, with weights in int8 where the processor supports it; packed once."""
-    exact = COMPILED.compile_decoder(decoder)
+    # Nothing trains a model that is served.
+    exact = COMPILED.with_constant_weights().compile_decoder(decoder)
     if not isinstance(exact, NativeDecoder) or not isinstance(decoder, TransformerDecoder):
         return None
     if not exact.library.regard_int8_max_inputs():

@@ -19,7 +19,6 @@ from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument,
 from regard.core.interruption import Interrupted, interruptible
 from regard.core.memory import release_free_memory
 from regard.generation.choose.interfaces import Hypothesis
-from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.phrases import without_other_spellings
 from regard.generation.request import plan_requests
 from regard.generation.search import final
@@ -143,7 +142,9 @@ class Engine(ModelHost):
         # Read when a model is there: on a GPU, the budget is a share of what is free.
         if self._memory is None:
             self._memory = search_bytes(self.device, self.limits.search_memory)
-        served = ServedModel(name, version, predictor, self.limits.caps, self._memory)
+        # Nothing trains a model that is served.
+        constant = replace(predictor, constant_weights=True)
+        served = ServedModel(name, version, constant, self.limits.caps, self._memory)
         with self._wake:
             if name in self.models and self.models[name].jobs:
                 self._replaced.append(self.models[name])
@@ -235,7 +236,7 @@ class Engine(ModelHost):
 
     def _work(self) -> None:
         try:
-            with constant_weights(), current_device(self.device):
+            with current_device(self.device):
                 try:
                     self._run()
                 finally:

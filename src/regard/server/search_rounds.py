@@ -11,7 +11,6 @@ from functools import partial
 
 import torch
 
-from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.search import LOOP_MICROSECONDS
 from regard.generation.worker_threads import worker_pool
 from regard.inference.load import current_device, pick_device
@@ -112,7 +111,7 @@ class SearchRounds:
             self._interrupt_small(group)
 
     def _compute(self, group: SearchGroup) -> Round:
-        with constant_weights(), current_device(self.device):
+        with current_device(self.device):
             return group.compute()
 
     def _end(self, group: SearchGroup, future: Future[Round]) -> None:

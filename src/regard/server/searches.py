@@ -104,7 +104,7 @@ class SearchGroup:
         if more is None and not self.jobs:
             return 0
         memory = self.memory if more is None else self.memory.largest(more.memory)
-        return memory.of(self.search.rows_for(self.jobs + (more is not None)))
+        return memory.of(self.search.batch.rows_for(self.jobs + (more is not None)))
 
     def enter(self, job: RunningJob) -> None:
         """A job enters in the next round."""
@@ -158,7 +158,9 @@ class SearchGroup:
         try:
             if self.admitted:
                 found.numbers = self.search.admit([each.request for each in self.admitted])
-                found.read = {number: self.search.read.get(number, 0) for number in found.numbers}
+                found.read = {
+                    number: self.search.batch.read.get(number, 0) for number in found.numbers
+                }
                 entered = zip(found.numbers, self.admitted, strict=True)
                 watched |= {number for number, each in entered if each.text is not None}
         except Exception as error:  # whatever a model raises must not end the engine
@@ -253,7 +255,7 @@ class SearchGroup:
         search = Search(task, limits_of(task, request), slots)
         threaded = search.plan.decoder.compiled
         if threaded:
-            search.slots = -(-slots // threads)
+            search.batch.slots = -(-slots // threads)
         return SearchGroup(search, task, pipeline, threaded)
 
     def outputs(self, each: RunningJob, hypotheses: Sequence[Hypothesis]) -> list[Output]:
@@ -399,6 +401,7 @@ def exact_in_batches(task: SearchTask) -> bool:
         task.model,
         max_length=task.config.max_length,
         int8=task.config.quantization == "int8",
+        constant_weights=task.constant_weights,
     )
     return decoder.compiled
 

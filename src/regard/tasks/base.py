@@ -44,6 +44,7 @@ class TrainedModel:
     target       what was learned of the target
     inputs       encodes what the model reads
     shortlist    the vocabulary shortlist of its checkpoint, if it has one
+    constant_weights   whether the weights never change while it predicts
     """
 
     model: Model
@@ -52,6 +53,7 @@ class TrainedModel:
     target: VocabularyType
     inputs: InputEncoder
     shortlist: Shortlist | None = None
+    constant_weights: bool = False
 
     @property
     def running_text(self) -> bool:

@@ -109,6 +109,7 @@ class Generate(Task):
             trained.data.context_length,
             trained.shortlist,
             bounded=trained.data.bounds_outputs,
+            constant_weights=trained.constant_weights,
         )
 
     def ensemble(self, models: Sequence[Model]) -> Ensemble:
@@ -160,6 +161,7 @@ class SequencePipeline(Pipeline):
     context_length   of the training sequences of running text, where the end token is the line break and ends no output
     shortlist        of its checkpoint, for searches with config.shortlist
     bounded          whether the source bounds the length of an output where max_length_ratio is not set
+    constant_weights   whether the model's weights never change
     """
 
     model: Seq2Seq
@@ -168,6 +170,7 @@ class SequencePipeline(Pipeline):
     context_length: int | None
     shortlist: Shortlist | None = None
     bounded: bool = False
+    constant_weights: bool = False
 
     @property
     def running(self) -> bool:
@@ -295,6 +298,7 @@ class SequencePipeline(Pipeline):
             workers=options.workers,
             attention=options.attention,
             shortlist=self._shortlist() if config.shortlist else None,
+            constant_weights=self.constant_weights,
         )
 
     def _shortlist(self) -> Shortlist:

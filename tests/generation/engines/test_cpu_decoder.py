@@ -17,13 +17,16 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
+from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
-from regard.generation.engines.cpu import compile
+from regard.generation.engines.cpu import compile, engine as engine_module
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.engine import CpuEngine, Packed, _warn_no_int8
 from regard.generation.engines.cpu.support import decodes
 from regard.generation.engines.plain_transformer import is_plain
 from regard.generation.engines.torch import PyTorchDecoder
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.model import capture
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
@@ -209,6 +212,33 @@ def test_changed_weights_are_noticed(change):
     assert ENGINE.compile_decoder(plain) is before
     change(plain)
     assert ENGINE.compile_decoder(plain) is not before
+
+
+@needs_compiler
+def test_constant_weights_are_not_compared():
+    """The engine for them shares what is compiled, and compares nothing again."""
+    plain = decoder("transformer")
+    before = ENGINE.compile_decoder(plain)
+    constant = ENGINE.with_constant_weights()
+    assert constant.compile_decoder(plain) is before
+    plain.project.weight.data.mul_(2)
+    assert constant.compile_decoder(plain) is before
+    assert ENGINE.compile_decoder(plain) is not before
+
+
+@needs_compiler
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_search_hands_on_that_weights_are_constant(constant, monkeypatch):
+    made = model("transformer")
+    compared = []
+    monkeypatch.setattr(engine_module, "fingerprint", lambda *given: compared.append(1) or [1])
+    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=3), constant_weights=constant)
+    requests = [GenerationRequest(row, len(row)) for row in sources()[:2]]
+    list(search(task, requests))
+    compared.clear()
+    found = list(search(task, requests))
+    assert len(found) == 2
+    assert bool(compared) is not constant
 
 
 @needs_compiler

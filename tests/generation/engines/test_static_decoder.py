@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
-from regard.generation import batch_plan, search as searching
+from regard.generation import batch_plan, search as searching, search_batch
 from regard.generation.choose.beam import BeamSearch
 from regard.generation.choose.greedy import GreedySearch
 from regard.generation.choose.interfaces import GeneratedTokens
@@ -124,7 +124,7 @@ def _as_on_a_gpu(monkeypatch):
             return model.encode(source)
 
     monkeypatch.setattr(selection, "ENGINES", (StaticEngine(),))
-    monkeypatch.setattr(searching, "MIN_HYPOTHESES", 0)
+    monkeypatch.setattr(search_batch, "MIN_HYPOTHESES", 0)
     monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
     monkeypatch.setattr(buffers, "_memory", lambda _: 1 << 30)
 
@@ -185,9 +185,9 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
-    new_buffers = searching.Search._new_buffers
+    new_buffers = search_batch.SearchBatch._new_buffers
     monkeypatch.setattr(
-        searching.Search, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self)
+        search_batch.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self)
     )
     first = token_ids(decode(made, rows))
     count = len(fresh)

@@ -32,10 +32,12 @@ class BeamSearch(DecodingStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.groups, tokens = self.config.beam_groups, self.generated.tokens  # (B, K, T)
+        self.groups = self.config.beam_groups
+        tokens = self.generated.tokens  # (B, K, T)
         self.log_p = torch.zeros_like(tokens, dtype=torch.float32)
         self.total = self.log_p.new_zeros(tokens.shape[:2])
-        self.ended_tokens, self.ended_log_p = torch.zeros_like(tokens), torch.zeros_like(self.log_p)
+        self.ended_tokens = torch.zeros_like(tokens)
+        self.ended_log_p = torch.zeros_like(self.log_p)
         self.ended_length = tokens.new_zeros(tokens.shape[:2])
         self.ended_score = torch.full_like(self.total, -torch.inf)
         # Of every length up to that of the longest output, and one more.
@@ -61,8 +63,10 @@ class BeamSearch(DecodingStrategy):
         assert self.groups == 1
         assert self.trace is None
         loop = self.common_loop(self.log_p, normalized=True)
-        early, power = self.config.early_stopping, self.config.length_penalty
-        early = False if early == "never" and power <= 0.0 else early
+        early = self.config.early_stopping
+        power = self.config.length_penalty
+        if early == "never" and power <= 0.0:
+            early = False
         ended = self.ended_score, self.ended_log_p, self.ended_tokens, self.ended_length
         return replace(loop, beam=BeamTensors(self.total, *ended, self.penalties, early))
 
@@ -71,7 +75,8 @@ class BeamSearch(DecodingStrategy):
     ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         if self._fusible(logits):
             return self._fused_step(logits)
-        generated, beams = self.generated, logits.shape[1]
+        generated = self.generated
+        beams = logits.shape[1]
         active = [] if self.required is None else self.required.begin_step()
         if (
             self.required is None
@@ -151,7 +156,9 @@ class BeamSearch(DecodingStrategy):
 
     def _fusible(self, logits: Float[Tensor, "B K V"]) -> bool:
         """Whether one kernel does what is left of a step after the largest logits are known."""
-        special, beams, gpu = self.special_tokens, logits.shape[1], kernels(logits)
+        special = self.special_tokens
+        beams = logits.shape[1]
+        gpu = kernels(logits)
         plain = (
             self.required is None and self.groups == 1 and self.masks_only and self.trace is None
         )
@@ -163,7 +170,9 @@ class BeamSearch(DecodingStrategy):
         self, logits: Float[Tensor, "B K V"]
     ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         """As `advance`, by that kernel, which updates all tensors in place."""
-        generated, early, gpu = self.generated, self.config.early_stopping, kernels(logits)
+        generated = self.generated
+        early = self.config.early_stopping
+        gpu = kernels(logits)
         assert gpu is not None
         best, vocabulary, normalizer = self._largest(logits)
         early = False if early == "never" and self.config.length_penalty <= 0.0 else early
@@ -244,7 +253,8 @@ class BeamSearch(DecodingStrategy):
         if values.device.type == "cpu" and not bool(ends.any()):
             return
         batch, groups, count = values.shape
-        generated, width = self.generated, self.total.shape[1] // groups
+        generated = self.generated
+        width = self.total.shape[1] // groups
         length = generated.length[:, None, None].expand_as(values)
         now = (values / self._penalty()).masked_fill(~ends, -torch.inf)
         position = (length - 1).flatten(1)[..., None]
@@ -280,11 +290,9 @@ class BeamSearch(DecodingStrategy):
 
     def _finished(self) -> Bool[Tensor, " B"]:
         """Whether a slot has K ended hypotheses among which, unless `early_stopping`, no open one would rank."""
-        by_group, early, penalty = (
-            (len(self.total), self.groups, -1),
-            self.config.early_stopping,
-            self.config.length_penalty,
-        )
+        by_group = (len(self.total), self.groups, -1)
+        early = self.config.early_stopping
+        penalty = self.config.length_penalty
         worst = self.ended_score.view(by_group).amin(-1)  # (B, G); −∞ where fewer have ended
         if early is True:
             full: Tensor = (worst > -torch.inf).all(-1)

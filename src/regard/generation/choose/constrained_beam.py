@@ -45,7 +45,8 @@ class RequiredPhrases:
     """The required phrases of all slots, and how much of them each hypothesis has completed."""
 
     def __init__(self, special_tokens: SpecialTokens, ends: bool) -> None:
-        self.pad, self.ends = special_tokens.pad, special_tokens.ends if ends else ()
+        self.pad = special_tokens.pad
+        self.ends = special_tokens.ends if ends else ()
         self.slots: dict[int, ConstrainedSlot] = {}
 
     def admit(
@@ -112,7 +113,8 @@ class RequiredPhrases:
         `unprocessed` are the scores before logits processors, used where these exclude a phrase's only continuation.
         """
         n, beams, vocabulary = scores.shape
-        groups, width = config.beam_groups, beams // config.beam_groups
+        groups = config.beam_groups
+        width = beams // config.beam_groups
         alive = (scores > -torch.inf).any(-1) | (unprocessed > -torch.inf).any(-1)
         progressing = self._confine(slots, scores, unprocessed, alive.tolist())
         best = scores.max(-1)[1].tolist()  # of each hypothesis
@@ -172,7 +174,8 @@ class RequiredPhrases:
         unprocessed: Float[Tensor, " V"],
     ) -> None:
         """Exclude tokens after which the phrases exceed the budget, in one hypothesis's scores, in place."""
-        automaton, budget = slot.automaton, slot.budget - 1
+        automaton = slot.automaton
+        budget = slot.budget - 1
         known = torch.tensor(automaton.tokens, device=scores.device)
         fit = torch.tensor(
             [automaton.fits(automaton.after(state, token), budget) for token in automaton.tokens]
@@ -199,7 +202,8 @@ class RequiredPhrases:
         self, slot: ConstrainedSlot, pools: list[CandidatePool], width: int, config: DecodeConfig
     ) -> list[list[tuple[float, int, int]]]:
         """Of each group's candidates, `width` that end and `width` that continue, padded to those of `BeamSearch`."""
-        chosen, taken = [], dict[int, int]()
+        chosen = []
+        taken = dict[int, int]()
         lengths = width, max(1, len(self.ends)) * width
         for pool in pools:
             order = sorted(
@@ -245,7 +249,8 @@ class RequiredPhrases:
         ended: Bool[Tensor, "B K"],
     ) -> None:
         """Replace, in place, tokens that would end too early or exceed the budget."""
-        chosen, skipped = tokens[slots].tolist(), ended[slots].tolist()
+        chosen = tokens[slots].tolist()
+        skipped = ended[slots].tolist()
         for i, number in enumerate(slots):
             slot = self.slots[number]
             for k, state in enumerate(slot.states):

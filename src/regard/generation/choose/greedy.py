@@ -52,17 +52,16 @@ class GreedySearch(DecodingStrategy):
         return replace(loop, greedy=GreedyTensors(self.ended, self.special_tokens.pad))
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
-        generated, special = self.generated, self.special_tokens
+        generated = self.generated
+        special = self.special_tokens
         log_p = log_softmax(logits) if self.normalized else logits  # an argmax needs no softmax
         scores = log_p.clone() if self.scored else log_p
         for processor in self.processors:
             processor(scores, generated)
         fusible = not self.normalized and self.required is None and not special.other_ends
         if fusible and (gpu := kernels(scores)) is not None:
-            end, buffers = (
-                special.end if self.ends else -1,
-                (generated.tokens, generated.length, generated.prompt),
-            )
+            end = special.end if self.ends else -1
+            buffers = (generated.tokens, generated.length, generated.prompt)
             fused: Tensor = gpu.greedy_step(
                 scores, *buffers, self.limit, self.ended, self.done, end, special.pad
             )
@@ -90,7 +89,8 @@ class GreedySearch(DecodingStrategy):
         return tokens, None
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
-        generated, (_, beams, size) = self.generated, self.generated.tokens.shape
+        generated = self.generated
+        _, beams, size = self.generated.tokens.shape
         lengths = generated.length[slots, None], generated.prompt[slots, None]
         numbers = torch.cat(
             (*lengths, generated.tokens[slots].flatten(1)), 1

@@ -91,7 +91,8 @@ class SavePrefix(LogitsProcessor):
         return LoopMasks()  # the loop has the prefixes
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        length, prefix = generated.length[:, None], generated.prefix
+        length = generated.length[:, None]
+        prefix = generated.prefix
         token = prefix.gather(1, length.clamp(max=prefix.shape[1] - 1)).masked_fill(
             length >= prefix.shape[1], -1
         )
@@ -112,7 +113,8 @@ class ForcePrefix(LogitsProcessor):
         return LoopMasks()
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        active, tokens = self.saved.active, self.saved.tokens
+        active = self.saved.active
+        tokens = self.saved.tokens
         scores.masked_fill_(active, -torch.inf)
         scores.scatter_(2, tokens, torch.where(active, self.saved.scores, scores.gather(2, tokens)))
 
@@ -201,20 +203,22 @@ class BannedPhrases(LogitsProcessor):
         )  # tokens; NEVER where there is no phrase
 
     def admit(self, slot: int, request: "GenerationRequest") -> None:
-        bans, longest, device = request.bans, self.phrases.shape[2], self.phrases.device
+        bans = request.bans
+        longest = self.phrases.shape[2]
+        device = self.phrases.device
         tokens = [token for run, _ in bans for token in (*[-1] * (longest - len(run)), *run)]
-        self.phrases[slot], self.since[slot] = -1, NEVER
+        self.phrases[slot] = -1
+        self.since[slot] = NEVER
         self.phrases[slot, : len(bans)] = _ids(tuple(tokens), device).view(-1, longest)
         self.since[slot, : len(bans)] = _ids(tuple(since for _, since in bans), device)
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:
-        self.phrases, self.since = self.phrases[slots], self.since[slots]
+        self.phrases = self.phrases[slots]
+        self.since = self.since[slots]
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        before, token = (
-            self.phrases[:, None, :, :-1],
-            self.phrases[:, :, -1].clamp(min=0),
-        )  # (B, 1, P, L − 1), (B, P)
+        before = self.phrases[:, None, :, :-1]  # (B, 1, P, L − 1)
+        token = self.phrases[:, :, -1].clamp(min=0)  # (B, P)
         last = generated.last(before.shape[-1])[:, :, None]  # (B, K, 1, L − 1)
         active = (generated.length[:, None] >= self.since)[:, None]  # (B, 1, P)
         begun = ((before == last) | (before < 0)).all(-1) & active  # (B, K, P)

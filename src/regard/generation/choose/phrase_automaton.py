@@ -100,12 +100,14 @@ class PhraseAutomaton:
             ("banned", banned),
         ):
             if (longest := max(map(len, runs), default=0)) > LONGEST:
-                got, remedy = f"one of {longest:,}", "Give shorter ones."
+                got = f"one of {longest:,}"
+                remedy = "Give shorter ones."
                 raise InvalidArgument(
                     name, wanted=f"phrases of at most {LONGEST} tokens", got=got, remedy=remedy
                 )
         counts = Counter(required)
-        self.phrases, self.banned = list(counts), set(banned)
+        self.phrases = list(counts)
+        self.banned = set(banned)
         for phrase in self.phrases:
             self._check(phrase, reserved)
         runs = [*(run for phrase in self.phrases for run in phrase.runs), *banned]
@@ -190,13 +192,15 @@ class PhraseAutomaton:
     def _next(self, state: AutomatonState, token: int) -> AutomatonState:
         generated = (*state.node, token)
         suffixes = [generated[start:] for start in range(len(generated))]
-        left, just = list(state.left), []
+        left = list(state.left)
+        just = []
         for number in state.just:
             left[number] += token in self.phrases[number].continuations
         for number, phrase in enumerate(self.phrases):
             if left[number] and any(suffix in phrase.runs for suffix in suffixes):
                 left[number] -= 1
-                just += [number] if phrase.continuations else []
+                if phrase.continuations:
+                    just.append(number)
         node = next((suffix for suffix in suffixes if suffix in self.prefixes), ())
         return AutomatonState(node, tuple(left), tuple(just))
 
@@ -291,7 +295,8 @@ class PhraseAutomaton:
     def _complete(self, state: AutomatonState, order: Sequence[int] | None) -> Run | None:
         """A plan that completes one phrase after another, in this order, or the nearest first."""
         plan: Run = ()
-        order = None if order is None else list(order)
+        if order is not None:
+            order = list(order)
         while not state.met:
             open_ = [number for number, left in enumerate(state.left) if left]
             if order is not None:

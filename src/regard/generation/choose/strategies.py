@@ -97,10 +97,8 @@ class DecodingStrategy(SearchStrategy):
         masks = self._masks()
         generated = self.generated
         limits = (self.limit, generated.min_length, generated.prompt, generated.prefix)
-        ends, forced = (
-            self.special_tokens.ends if self.ends else (),
-            len(self.special_tokens.target_prefix),
-        )
+        ends = self.special_tokens.ends if self.ends else ()
+        forced = len(self.special_tokens.target_prefix)
         return SearchLoop(
             generated.tokens,
             log_p,

@@ -30,7 +30,8 @@ def topk_sums(
     best = (
         (blocks.amax(-1) + offsets[..., None]).flatten(1).topk(count)[1]
     )  # (B, count): among all rows' blocks
-    row, block = best // whole, best % whole
+    row = best // whole
+    block = best % whole
     first = row * n + block * BLOCK
     indices = (first[..., None] + torch.arange(BLOCK)).flatten(1)  # (B, count · BLOCK)
     if whole * BLOCK < n:

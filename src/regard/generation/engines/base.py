@@ -96,7 +96,14 @@ class EngineDecoder(ABC):
 
 
 class Engine(ABC):
-    """Accelerates models on one kind of device. Both methods return None for what the engine does not support."""
+    """Accelerates models on one kind of device.
+
+    `decoder_for` and `encode` return None for what the engine does not support.
+    """
+
+    def with_constant_weights(self) -> "Engine":
+        """The same engine for models whose weights never change: it does not compare them with its copies."""
+        return self
 
     @abstractmethod
     def decoder_for(

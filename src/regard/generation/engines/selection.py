@@ -1,6 +1,6 @@
 """Chooses the engine of a search: compiled C++ on a CPU, CUDA graphs on a GPU, plain PyTorch for everything else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from regard.core.errors import InvalidArgument
@@ -33,11 +33,15 @@ def decoder_for(
     window: int | None = None,
     half: bool = False,
     int8: bool = False,
+    constant_weights: bool = False,
 ) -> EngineDecoder:
-    """The decoder of a model as the first engine that supports it executes it, with a sliding window if need be."""
+    """The decoder of a model as the first engine that supports it executes it, with a sliding window if need be.
+
+    constant_weights   whether the model's weights never change
+    """
     found = (
         engine.decoder_for(model, max_length=max_length, window=window, half=half, int8=int8)
-        for engine in ENGINES
+        for engine in _engines(constant_weights=constant_weights)
     )
     decoder = next(each for each in found if each is not None)
     longer = slides(max_length, window)
@@ -51,6 +55,12 @@ def decoder_for(
     if longer and window is not None:
         return SlidingWindowDecoder(decoder, window)
     return decoder
+
+
+def _engines(*, constant_weights: bool) -> Iterator[Engine]:
+    """The engines in the order in which they are asked."""
+    for engine in ENGINES:
+        yield engine.with_constant_weights() if constant_weights else engine
 
 
 def new_buffers(
@@ -79,21 +89,34 @@ def encode_each(
     collate: Callable[[list[Any]], Source],
     *,
     int8: bool = False,
+    constant_weights: bool = False,
 ) -> Memory:
     """The memory of sources on a CPU, each of which has the states that it has alone, bit for bit.
 
     The compiled encoder gives these for a whole batch. PyTorch rounds otherwise in another batch: one by one, then.
     """
-    compiled = len(sources) > 1 and COMPILED.encodes(model)
-    memory = (
-        COMPILED.encode(model, collate([*sources]), half=False, int8=int8) if compiled else None
+    engine = COMPILED.with_constant_weights() if constant_weights else COMPILED
+    if len(sources) > 1 and engine.encodes(model):
+        memory = engine.encode(model, collate([*sources]), half=False, int8=int8)
+        if memory is not None:
+            return memory
+    return Memory.joined(
+        [
+            encode(model, collate([each]), int8=int8, constant_weights=constant_weights)
+            for each in sources
+        ]
     )
-    if memory is not None:
-        return memory
-    return Memory.joined([encode(model, collate([each]), int8=int8) for each in sources])
 
 
-def encode(model: Seq2Seq, source: Source, *, half: bool = False, int8: bool = False) -> Memory:
+def encode(
+    model: Seq2Seq,
+    source: Source,
+    *,
+    half: bool = False,
+    int8: bool = False,
+    constant_weights: bool = False,
+) -> Memory:
     """The memory of a source, by the first engine that supports the encoder; in bfloat16 or int8 if asked for."""
-    found = (engine.encode(model, source, half=half, int8=int8) for engine in ENGINES)
+    engines = _engines(constant_weights=constant_weights)
+    found = (engine.encode(model, source, half=half, int8=int8) for engine in engines)
     return next(memory for memory in found if memory is not None)

@@ -47,7 +47,8 @@ class SlidingWindowDecoder(EngineDecoder):
 
     def __init__(self, decoder: EngineDecoder, window: int) -> None:
         assert not decoder.static
-        self.decoder, self.window = decoder, window
+        self.decoder = decoder
+        self.window = window
 
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
@@ -61,7 +62,8 @@ class SlidingWindowDecoder(EngineDecoder):
         self, tokens: Int[Tensor, " BK"], state: DecoderState
     ) -> tuple[Float[Tensor, "BK V"], SlidingWindowState]:
         assert isinstance(state, SlidingWindowState)
-        inner, read = state.inner, state.tokens.to(tokens.device)
+        inner = state.inner
+        read = state.tokens.to(tokens.device)
         batch, beams, length = read.shape
         if length == self.window:
             read = read[:, :, length - length // 2 :]
@@ -82,7 +84,8 @@ class SlidingWindowDecoder(EngineDecoder):
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> SlidingWindowState | None:
         assert isinstance(state, SlidingWindowState)
-        length, half = tokens.shape[1], self.window // 2
+        length = tokens.shape[1]
+        half = self.window // 2
         if state.tokens.shape[2]:
             return None
         if length > self.window:  # since the last time that the window was full

@@ -48,6 +48,5 @@ def weight_and_bias(
         w.new_zeros(len(w)) if b is None else b.detach()
         for w, b in ((x.weight, x.bias) for x in layers)
     ]
-    return torch.cat(
-        [w if s == 1.0 else w * s for w, s in zip(weights, scales, strict=True)]
-    ), torch.cat(biases)
+    scaled = [w if s == 1.0 else w * s for w, s in zip(weights, scales, strict=True)]
+    return torch.cat(scaled), torch.cat(biases)

@@ -12,6 +12,7 @@ from regard.data.fields.image import require_image
 from regard.data.fields.text import require_tokenizer, tokenizer_of
 from regard.data.images import image_token_cost
 from regard.data.tokenizer import Tokenizer
+from regard.generation import config as decode_options
 from regard.generation.config import DecodeConfig
 from regard.generation.request import position_limit
 from regard.inference.example_inputs import example_inputs
@@ -21,19 +22,17 @@ from regard.interpret.sites import attention_sites
 from regard.model.interfaces import Encoder
 from regard.model.multi_source import source_encoders
 
-# What a page does with each option of [decode]: `max_source_length` is written as a limit of the
-# sources. Options without an effect are of a batch, of a GPU, of other tasks, or of an option that is
-# refused. All others, also those that are added later, are refused where they differ from the default.
-WRITTEN = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "no_repeat_ngram_size",
-           "repetition_penalty", "length_penalty", "early_stopping")  # fmt: skip
-CHOSEN = ("beam_size", "num_hypotheses", "sample", "temperature", "top_k", "top_p", "seed")
-WITHOUT_EFFECT = ("max_source_length", "batch_tokens", "precision", "threshold", "thresholds",
-                  "diversity_penalty")  # fmt: skip
-MISSING = tuple(
-    each.name
-    for each in fields(DecodeConfig)
-    if each.name not in (*WRITTEN, *CHOSEN, *WITHOUT_EFFECT, "logits_processors")  # refused by name
-)
+
+def options(use: str | None) -> tuple[str, ...]:
+    """The options of [decode] that a page uses in this way, as their declarations say."""
+    return tuple(each.name for each in fields(DecodeConfig) if each.metadata.get("page") == use)
+
+
+WRITTEN = options(decode_options.WRITTEN)
+CHOSEN = options(decode_options.CHOSEN)
+# Refused where they differ from the default, also what is added later. Logits processors are
+# refused by their names.
+MISSING = tuple(name for name in options(None) if name != "logits_processors")
 
 
 class ModelSettings:

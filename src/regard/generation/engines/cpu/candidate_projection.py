@@ -16,9 +16,11 @@ class CandidateProjection:
     """
 
     def __init__(self, project: Projection, library: ctypes.CDLL, *, int8: bool) -> None:
-        self.weight, self.scale = project.weight.detach(), project.scale
+        self.weight = project.weight.detach()
+        self.scale = project.scale
         self.bias = None if project.bias is None else project.bias.detach()
-        self.library, self.int8 = library, int8
+        self.library = library
+        self.int8 = int8
         self.packed: WeakKeyDictionary[Candidates, tuple[WeightLayout, LinearTable]] = (
             WeakKeyDictionary()
         )
@@ -31,7 +33,8 @@ class CandidateProjection:
         """The rows of these candidates. Their memory lives as long as the candidates."""
         known = self.packed.get(candidates)
         if known is None:
-            layout, tokens = WeightLayout(self.library, int8=self.int8, chunk=0), candidates.tokens
+            layout = WeightLayout(self.library, int8=self.int8, chunk=0)
+            tokens = candidates.tokens
             weight = self.weight.index_select(0, tokens)
             rows = LinearWeights(
                 weight if self.scale == 1.0 else weight * self.scale,

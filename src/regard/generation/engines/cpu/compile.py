@@ -64,7 +64,8 @@ def _compiled_library(flags: Sequence[str] | None = None) -> ctypes.CDLL | None:
     key = hashlib.sha256(
         b"\0".join([" ".join((source_key(), compiler, *tune)).encode(), _processor()])
     )
-    folder, prefix = cache_folder() / "native", f"step-{key.hexdigest()[:16]}"
+    folder = cache_folder() / "native"
+    prefix = f"step-{key.hexdigest()[:16]}"
     try:
         private_folder(folder)
         path = intact(folder, prefix, remove=True) or _compile(

@@ -7,25 +7,25 @@ from weakref import ref
 import torch
 
 from regard.core.shapes import Float, Int, Tensor
-from regard.generation.engines.base import EngineDecoder
-from regard.generation.engines.cpu.candidate_projection import CandidateProjection
-from regard.generation.engines.cpu.search_loop import MAX_BEAMS, run_loop
+from regard.generation.engines.cpu.compiled_decoder import (
+    CompiledDecoder,
+    StepCall,
+    check_rows,
+    scratch,
+)
 from regard.generation.engines.cpu.weight_layout import (
     Count,
     LinearTable,
     NormTable,
     Pointer,
-    WeightLayout,
+    address,
+    addresses,
     apply_linear,
-    call,
     fields,
 )
-from regard.generation.engines.fused_options import CPU_LOOP
-from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 from regard.generation.engines.plain_transformer import is_plain_attention
 from regard.generation.engines.published_attention import publish
 from regard.generation.engines.transformer_weights import LinearWeights
-from regard.model.capture import capturing_here
 from regard.model.convolution import ConvDecoder
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_rows
@@ -73,10 +73,8 @@ class NativeConvState(DecoderState):
 
     def reorder(self, index: Int[Tensor, " n"]) -> "NativeConvState":
         rows = sequence_rows(index, self.beams, index.device)
-        seen, sources = (
-            [seen[rows] for seen in self.seen],
-            [source[index] for source in self.sources],
-        )
+        seen = [seen[rows] for seen in self.seen]
+        sources = [source[index] for source in self.sources]
         return replace(self, seen=seen, sources=sources, mask=self.mask[index])
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "NativeConvState":
@@ -103,16 +101,18 @@ def is_supported(decoder: ConvDecoder) -> bool:
     return all(is_plain_attention(attention) for attention in decoder.cross_attn)
 
 
-class NativeConvDecoder(EngineDecoder):
-    """The compiled form of a convolutional decoder. It copies the weights, and does not keep the decoder alive."""
+class NativeConvDecoder(CompiledDecoder[NativeConvState]):
+    """The compiled form of a convolutional decoder."""
 
-    compiled = True
-    fused = CPU_LOOP
-    max_beams = MAX_BEAMS
+    state_type = NativeConvState
+    step_name = "regard_convolution_step"
+    search_name = "regard_convolution_search"
 
     def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.weights = library, WeightLayout(library, int8=int8)
-        layout, embedding, crosses = self.weights, decoder.embed_tokens, list(decoder.cross_attn)
+        super().__init__(decoder, library, int8=int8)
+        layout = self.weights
+        embedding = decoder.embed_tokens
+        crosses = list(decoder.cross_attn)
         layers = []
         for number, layer in enumerate(decoder.layers):
             conv = LinearWeights(
@@ -135,13 +135,12 @@ class NativeConvDecoder(EngineDecoder):
         self.spans = [layer.span for layer in decoder.layers]
         self.source_projections = [layout.linear(cross.k_proj, cross.v_proj) for cross in crosses]
         self.attentions = [ref(cross) for cross in crosses]
-        self.vocab_size = decoder.project.weight.shape[0]
-        self.projection = CandidateProjection(decoder.project, library, int8=int8)
 
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
     ) -> NativeConvState:
-        sources, mask = list[Tensor](), torch.zeros(batch, 0, dtype=torch.uint8)
+        sources = list[Tensor]()
+        mask = torch.zeros(batch, 0, dtype=torch.uint8)
         if memory is not None:
             sources = [
                 apply_linear(self.library, layer, memory.states)
@@ -151,79 +150,43 @@ class NativeConvDecoder(EngineDecoder):
         seen = [torch.zeros(batch * beams, span, self.table.width) for span in self.spans]
         return NativeConvState(seen, sources, mask, beams)
 
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Float[Tensor, "rows V"], NativeConvState]:
-        assert isinstance(state, NativeConvState)
-        state = _contiguous(state)
-        capturing = capturing_here() and len(state.sources) > 0
-        queries = (
-            torch.empty(len(self.attentions), len(tokens), self.table.width) if capturing else None
-        )
-        arguments, logits, _memory = self._arguments(tokens, state, queries)
-        call(self.library.regard_convolution_step, self.table, arguments)
-        if queries is not None:
-            visible = state.mask.bool()[:, None]
-            for attention, query, source in zip(
-                self.attentions, queries, state.sources, strict=True
-            ):
-                key_value = source.view(*state.mask.shape, 2, -1)
-                publish(
-                    attention(),
-                    query.view(len(state.mask), state.beams, -1),
-                    key_value,
-                    visible,
-                    self.table.heads,
-                )
-        return logits, state
+    def prepare(self, state: NativeConvState) -> NativeConvState:
+        seen = [each.contiguous() for each in state.seen]
+        sources = [each.contiguous() for each in state.sources]
+        return replace(state, seen=seen, sources=sources, mask=state.mask.contiguous())
 
-    def search(
-        self,
-        tokens: Int[Tensor, "B K"],
-        state: DecoderState,
-        loop: SearchLoop,
-        bounds: LoopBounds,
-        candidates: Candidates | None = None,
-    ) -> tuple[int, NativeConvState] | None:
-        assert isinstance(state, NativeConvState)
-        if state.beams > MAX_BEAMS or capturing_here():
+    def queries(self, tokens: Int[Tensor, " rows"], state: NativeConvState) -> Tensor | None:
+        if not state.sources:
             return None
-        state = _contiguous(state)
-        arguments, _, _memory = self._arguments(tokens.flatten(), state)
-        function = self.library.regard_convolution_search
-        taken = run_loop(
-            function, self.table, arguments, tokens, loop, bounds, self.projection, candidates
-        )
-        return taken, state
+        return torch.empty(len(self.attentions), len(tokens), self.table.width)
 
-    def _arguments(
-        self, tokens: Int[Tensor, " rows"], state: NativeConvState, queries: Tensor | None = None
-    ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
-        """The arguments of a step, which overwrites the state; the logits; and what lives in memory until then."""
-        table, rows, width, length = self.table, len(tokens), self.table.width, state.mask.shape[1]
-        if rows != len(state.seen[0]):
-            raise IndexError(
-                f"tokens out of range: {rows} for a state of {len(state.seen[0])} hypotheses"
-            )
+    def publish(self, queries: Float[Tensor, "layers rows W"], state: NativeConvState) -> None:
+        visible = state.mask.bool()[:, None]
+        for attention, query, source in zip(self.attentions, queries, state.sources, strict=True):
+            key_value = source.view(*state.mask.shape, 2, -1)
+            rows = query.view(len(state.mask), state.beams, -1)
+            publish(attention(), rows, key_value, visible, self.table.heads)
+
+    def step_call(
+        self,
+        tokens: Int[Tensor, " rows"],
+        state: NativeConvState,
+        steps: int,
+        queries: Tensor | None,
+    ) -> StepCall:
+        table = self.table
+        rows = len(tokens)
+        width = table.width
+        length = state.mask.shape[1]
+        check_rows(rows, len(state.seen[0]))
         tokens = tokens.contiguous()
-        sizes = [width, table.taps * width, 2 * width, width, width, length, width]
-        parts = torch.split(torch.empty(rows * sum(sizes)), [rows * size for size in sizes])
+        parts = scratch(rows, [width, table.taps * width, 2 * width, width, width, length, width])
         logits = torch.empty(rows, self.vocab_size)
-        pointers = _addresses(state.seen), _addresses(state.sources)
+        pointers = (addresses(state.seen), addresses(state.sources))
         arguments = _StepArguments(
             tokens.data_ptr(), *(ctypes.cast(each, Pointer) for each in pointers), state.mask.data_ptr(),
             rows // state.beams, state.beams,
             length, *(part.data_ptr() for part in parts), logits.data_ptr(),
-            None if queries is None else queries.data_ptr(), None, rows // state.beams,
+            address(queries), None, rows // state.beams,
         )  # fmt: skip
-        return arguments, logits, [tokens, pointers, *parts]
-
-
-def _contiguous(state: NativeConvState) -> NativeConvState:
-    """The same state, in memory that a step overwrites."""
-    seen, sources = ([each.contiguous() for each in some] for some in (state.seen, state.sources))
-    return replace(state, seen=seen, sources=sources, mask=state.mask.contiguous())
-
-
-def _addresses(tensors: list[Tensor]) -> "ctypes.Array[ctypes.c_void_p]":
-    return (Pointer * max(1, len(tensors)))(*(tensor.data_ptr() for tensor in tensors))
+        return StepCall(arguments, logits, [tokens, pointers, *parts])

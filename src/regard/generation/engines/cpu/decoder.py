@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.generation.engines.base import LEAST_PROMPT, EngineDecoder
-from regard.generation.engines.cpu.candidate_projection import CandidateProjection
+from regard.generation.engines.base import LEAST_PROMPT
+from regard.generation.engines.cpu.compiled_decoder import (
+    CompiledDecoder,
+    StepCall,
+)
 from regard.generation.engines.cpu.position_tables import (
     DistanceTable,
     PositionTable,
     RotationTable,
 )
-from regard.generation.engines.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.generation.engines.cpu.weight_layout import (
     Count,
     LayerTable,
@@ -26,12 +28,11 @@ from regard.generation.engines.cpu.weight_layout import (
     Scratch,
     StackTable,
     WeightLayout,
+    address,
+    addresses,
     apply_linear,
-    call,
     fields,
 )
-from regard.generation.engines.fused_options import CPU_LOOP
-from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 from regard.generation.engines.published_attention import publish, publish_step
 from regard.generation.engines.transformer_weights import LinearWeights
 from regard.model.capture import capturing_here
@@ -109,7 +110,8 @@ class NativeState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "NativeState") -> "NativeState":
         self._write_past(slots, fresh)
-        length, pairs = fresh.mask.shape[1], zip(self.sources, fresh.sources, strict=True)
+        length = fresh.mask.shape[1]
+        pairs = zip(self.sources, fresh.sources, strict=True)
         if length > self.mask.shape[1]:
             self.sources = [write_rows(mine, slots, new) for mine, new in pairs]
         else:
@@ -184,39 +186,30 @@ class NativeState(DecoderState):
         self.time = left
 
 
-class NativeDecoder(EngineDecoder):
-    """The compiled form of a decoder. It copies the weights, and does not keep the decoder alive."""
+class NativeDecoder(CompiledDecoder[NativeState]):
+    """The compiled form of a Transformer decoder."""
 
-    compiled = True
-    fused = CPU_LOOP
-    max_beams = MAX_BEAMS
+    state_type = NativeState
+    step_name = "regard_step"
+    search_name = "regard_search"
     scaled_weights: WeightLayout | None = None  # of `with_scaled_heads`
 
     def __init__(
         self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False
     ) -> None:
-        self.library, self.weights, blocks = (
-            library,
-            WeightLayout(library, int8=int8),
-            list(decoder.stack.layers),
-        )
-        project, input_layer, rotary = (
-            decoder.project,
-            decoder.input_layer,
-            blocks[0].self_attn.rotary,
-        )
-        self.table = self.weights.stack(
-            decoder.stack, input_layer, decoder.embed_tokens, self.weights.linear(project)
-        )
-        self.vocab_size, encoding = project.weight.shape[0], input_layer.position_encoding
+        super().__init__(decoder, library, int8=int8)
+        blocks = list(decoder.stack.layers)
+        input_layer = decoder.input_layer
+        rotary = blocks[0].self_attn.rotary
+        project = self.weights.linear(decoder.project)
+        self.table = self.weights.stack(decoder.stack, input_layer, decoder.embed_tokens, project)
+        encoding = input_layer.position_encoding
         # Finished sequences step on beyond the last position until the batch ends.
         self.positions = PositionTable(encoding, clamp=True) if isinstance(encoding, Add) else None
         self.rotations = None if rotary is None else RotationTable(rotary)
         self.biases = (
             None if input_layer.relative_bias is None else DistanceTable(input_layer.relative_bias)
         )
-        self.decoder, self.int8 = ref(decoder), int8
-        self.projection = CandidateProjection(decoder.project, library, int8=int8)
         crosses = [
             (cross.k_proj, cross.v_proj)
             for block in blocks
@@ -237,11 +230,10 @@ class NativeDecoder(EngineDecoder):
 
         It has output projections of its own for these modules, in float32, and shares all other weights.
         """
-        scaled, count = copy(self), self.table.layer_count
-        scaled.scaled_weights, layers = (
-            WeightLayout(self.library),
-            (LayerTable * count)(*self.table.layers[:count]),
-        )
+        scaled = copy(self)
+        count = self.table.layer_count
+        scaled.scaled_weights = WeightLayout(self.library)
+        layers = (LayerTable * count)(*self.table.layers[:count])
         for layer, modules in zip(layers, self.attentions, strict=True):
             for name, reference in zip(("out_proj", "cross_out_proj"), modules, strict=True):
                 module = None if reference is None else reference()
@@ -263,7 +255,8 @@ class NativeDecoder(EngineDecoder):
         self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
     ) -> NativeState:
         if memory is None:
-            sources, mask = [], torch.zeros(batch, 0, dtype=torch.uint8)
+            sources = []
+            mask = torch.zeros(batch, 0, dtype=torch.uint8)
         else:
             pairs = zip(self.source_projections, self.source_norms, strict=True)
             sources = [self._source(layer, norm, memory.states) for layer, norm in pairs]
@@ -288,27 +281,26 @@ class NativeDecoder(EngineDecoder):
             keys[:] = norm(keys.unflatten(-1, (self.table.kv_heads, -1))).flatten(-2)  # type: ignore[no-untyped-call]
         return found
 
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Float[Tensor, "rows V"], NativeState]:
-        """Logits, which the next step overwrites, and the state."""
-        assert isinstance(state, NativeState)
+    def prepare(self, state: NativeState) -> NativeState:
         state.make_room()
+        return state
+
+    def most_steps(self, state: NativeState) -> int:
+        return state.room - state.time
+
+    def stepped(self, state: NativeState, steps: int) -> None:
+        state.time += steps
+
+    def queries(self, tokens: Int[Tensor, " rows"], state: NativeState) -> Tensor:
+        """Those of self-attention and of cross-attention."""
         width = self.table.heads * self.table.head_dim
-        queries = (
-            torch.empty(len(self.attentions), 2, len(tokens), width) if capturing_here() else None
-        )
-        arguments, logits, _memory = self._arguments(tokens, state, 1, queries)
-        call(self.library.regard_step, self.table, arguments)
-        state.time += 1
-        if queries is not None:
-            self._publish(queries, state)
-        return logits, state
+        return torch.empty(len(self.attentions), 2, len(tokens), width)
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> NativeState | None:
         """The keys and values of a forward pass by PyTorch, sequence by sequence: none depends on another's."""
         assert isinstance(state, NativeState)
-        decoder, length = self.decoder(), tokens.shape[1]
+        decoder = self.decoder()
+        length = tokens.shape[1]
         fits = LEAST_PROMPT <= length <= state.capacity
         if decoder is None or self.int8 or state.sources or not fits or capturing_here():
             return None
@@ -324,36 +316,12 @@ class NativeDecoder(EngineDecoder):
         state.time = length
         return state
 
-    def search(
-        self,
-        tokens: Int[Tensor, "B K"],
-        state: DecoderState,
-        loop: SearchLoop,
-        bounds: LoopBounds,
-        candidates: Candidates | None = None,
-    ) -> tuple[int, NativeState] | None:
-        assert isinstance(state, NativeState)
-        if state.beams > MAX_BEAMS or capturing_here():
-            return None
-        state.make_room()
-        bounds = replace(bounds, steps=max(1, min(bounds.steps, state.room - state.time)))
-        arguments, _, _memory = self._arguments(tokens.flatten(), state, bounds.steps)
-        function = self.library.regard_search
-        taken = run_loop(
-            function, self.table, arguments, tokens, loop, bounds, self.projection, candidates
-        )
-        state.time += taken
-        return taken, state
-
-    def _arguments(
-        self,
-        tokens: Int[Tensor, " rows"],
-        state: NativeState,
-        steps: int,
-        queries: Tensor | None = None,
-    ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
-        """The arguments of so many steps, the logits, and what lives in memory as long as the arguments."""
-        rows, capacity, source_length = len(tokens), state.room, state.mask.shape[1]
+    def step_call(
+        self, tokens: Int[Tensor, " rows"], state: NativeState, steps: int, queries: Tensor | None
+    ) -> StepCall:
+        rows = len(tokens)
+        capacity = state.room
+        source_length = state.mask.shape[1]
         if state.time >= capacity or rows != state.parents[:, :, 0].numel():
             raise IndexError(
                 f"the cache was laid out for {capacity} tokens of {len(state.parents)} sequences"
@@ -365,7 +333,7 @@ class NativeDecoder(EngineDecoder):
             state.logits = torch.empty(rows, self.vocab_size)
         logits = state.logits[:rows]
         sources = [source.contiguous() for source in state.sources]
-        pointers = (Pointer * max(1, len(sources)))(*(source.data_ptr() for source in sources))
+        pointers = addresses(sources)
         tensors = (state.cache, state.parents, state.admitted)
         tokens = tokens.contiguous()
         assert all(each.is_contiguous() for each in (*tensors, state.mask))
@@ -373,21 +341,22 @@ class NativeDecoder(EngineDecoder):
         tables = (self.positions, self.rotations, self.biases)
         grown = [None if each is None else each.of(count) for each in tables]
         state.tables = grown
-        positions = [None if each is None else each.data_ptr() for each in grown]
+        positions = [address(each) for each in grown]
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
             tokens.data_ptr(), *positions, count, rows // state.beams, state.beams, capacity, state.time, source_length,
-            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows,
+            scratch, logits.data_ptr(), address(queries), None, rows,
         )  # fmt: skip
-        return arguments, logits, [tokens, sources, pointers, grown, *memory]
+        return StepCall(arguments, logits, [tokens, sources, pointers, grown, *memory])
 
-    def _publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
-        """Publish the attention of the last step, layer by layer, to captures in this thread."""
-        mask, heads = state.mask.bool()[:, None], (self.table.heads, self.table.kv_heads)
+    def publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
+        mask = state.mask.bool()[:, None]
+        heads = (self.table.heads, self.table.kv_heads)
         scaled = bool(self.table.scaled)
         bias = None if self.biases is None else self.biases.of(state.time)[: state.time].flip(0)
         for layer, (self_attn, cross_attn) in enumerate(self.attentions):
-            cache, parents = state.cache[layer, :, : state.time], state.parents[:, :, : state.time]
+            cache = state.cache[layer, :, : state.time]
+            parents = state.parents[:, :, : state.time]
             publish_step(
                 self_attn(),
                 queries[layer, 0],

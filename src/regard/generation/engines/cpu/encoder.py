@@ -14,6 +14,7 @@ from regard.generation.engines.cpu.weight_layout import (
     Pointer,
     Scratch,
     WeightLayout,
+    address,
     call,
     fields,
 )
@@ -41,10 +42,10 @@ class NativeEncoder:
         self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False
     ) -> None:
         encoding = encoder.input_layer.position_encoding
-        self.library, self.positions = (
-            library,
-            PositionTable(encoding) if isinstance(encoding, Add) else None,
-        )
+        self.library = library
+        self.positions = None
+        if isinstance(encoding, Add):
+            self.positions = PositionTable(encoding)
         self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(
             encoder.stack, encoder.input_layer, token_embedding(encoder), LinearTable()
@@ -54,18 +55,22 @@ class NativeEncoder:
     def __call__(self, source: Tokens) -> Memory:
         mask = source.mask
         packing = Packing.of(mask)
-        rows, max_length = len(packing.indices), mask.shape[1]
+        rows = len(packing.indices)
+        max_length = mask.shape[1]
         tokens = source.ids.flatten()[packing.indices]
         offsets = F.pad(source.lengths.cumsum(0), (1, 0))
         sequence = packing.indices // max_length
         scratch, x, normed = self.weights.scratch(rows, max_length)
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
-        table = None if self.positions is None else self.positions.of(max_length)
-        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
+        table = None
+        count = 0
+        if self.positions is not None:
+            table = self.positions.of(max_length)
+            count = len(table)
         arguments = _EncodeArguments(
-            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *positions,
-            len(mask), rows, max_length, scratch, None if projections is None else projections.data_ptr(),
+            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), address(table), count,
+            len(mask), rows, max_length, scratch, address(projections),
         )  # fmt: skip
         call(self.library.regard_encode, self.table, arguments)
         if projections is not None:

@@ -3,8 +3,9 @@
 import ctypes
 import logging
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from copy import copy
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,8 +14,8 @@ from torch import nn
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.generation.engines.base import Engine
-from regard.generation.engines.constant_weights import weights_are_constant
 from regard.generation.engines.cpu import compile, convolution, recurrent
+from regard.generation.engines.cpu.compiled_decoder import CompiledDecoder
 from regard.generation.engines.cpu.convolution import NativeConvDecoder
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.encoder import NativeEncoder
@@ -36,23 +37,36 @@ log = logging.getLogger(__name__)
 MAX_TOKENS = (
     2048  # that the compiled encoder takes at once; PyTorch is faster with longer sequences
 )
-CompiledDecoder = NativeDecoder | NativeRnnDecoder | NativeConvDecoder
-Compiled = TypeVar("Compiled", bound="CompiledDecoder | NativeEncoder")
+NATIVE_DECODERS: dict[type[nn.Module], Callable[..., CompiledDecoder[Any]]] = {
+    TransformerDecoder: NativeDecoder,
+    RnnDecoder: NativeRnnDecoder,
+    ConvDecoder: NativeConvDecoder,
+}
+Compiled = TypeVar("Compiled", bound="CompiledDecoder[Any] | NativeEncoder")
 
 
 class Packed(NamedTuple):
     """The compiled form of a module, and the fingerprint of the weights that it was made of."""
 
     weights: list[int]
-    native: CompiledDecoder | NativeEncoder
+    native: CompiledDecoder[Any] | NativeEncoder
 
 
 class CpuEngine(Engine):
     """Compiled once for each module and again when its weights have changed; kept as long as the module."""
 
+    constant_weights = False  # whether the weights of all modules never change
+
     def __init__(self) -> None:
         # Of each module its forms in float32 (False) and in int8 (True).
         self.compiled: WeakKeyDictionary[nn.Module, dict[bool, Packed]] = WeakKeyDictionary()
+        # Whether modules are supported whose weights are constant.
+        self.supported: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+    def with_constant_weights(self) -> "CpuEngine":
+        engine = copy(self)  # shares what is compiled
+        engine.constant_weights = True
+        return engine
 
     def decoder_for(
         self,
@@ -62,7 +76,7 @@ class CpuEngine(Engine):
         window: int | None = None,
         half: bool = False,
         int8: bool = False,
-    ) -> CompiledDecoder | None:
+    ) -> CompiledDecoder[Any] | None:
         if torch.is_autocast_enabled(
             "cpu"
         ):  # states are bfloat16 then, and compiled code reads float32
@@ -72,23 +86,17 @@ class CpuEngine(Engine):
             _warn_no_int8()
         return native
 
-    def compile_decoder(self, decoder: nn.Module, *, int8: bool = False) -> CompiledDecoder | None:
+    def compile_decoder(
+        self, decoder: nn.Module, *, int8: bool = False
+    ) -> CompiledDecoder[Any] | None:
         """The compiled form of a decoder; None where it is not supported."""
-        library = _library(decoder)
+        library = self._library(decoder)
         if not isinstance(getattr(decoder, "project", None), Projection) or library is None:
             return None
-        if isinstance(decoder, TransformerDecoder):
-            return self._current(
-                decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8
-            )
-        if isinstance(decoder, RnnDecoder):
-            return self._current(
-                decoder, library, lambda: NativeRnnDecoder(decoder, library, int8=int8), int8
-            )
-        if isinstance(decoder, ConvDecoder):
-            return self._current(
-                decoder, library, lambda: NativeConvDecoder(decoder, library, int8=int8), int8
-            )
+        for kind, native in NATIVE_DECODERS.items():
+            if isinstance(decoder, kind):
+                make = partial(native, decoder, library, int8=int8)
+                return self._current(decoder, library, make, int8)
         return None
 
     def encodes(self, model: Seq2Seq) -> bool:
@@ -100,7 +108,7 @@ class CpuEngine(Engine):
             or encoder.cls_token is not None
         ):
             return False
-        return _library(encoder) is not None
+        return self._library(encoder) is not None
 
     def encode(
         self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False
@@ -117,7 +125,7 @@ class CpuEngine(Engine):
         ):  # a capture has one call of each layer
             return None
         assert isinstance(encoder, TransformerEncoder)
-        library = _library(encoder)
+        library = self._library(encoder)
         if library is None or not bool(source.lengths.all()):
             return None
         native = self._current(
@@ -135,7 +143,7 @@ class CpuEngine(Engine):
         """The compiled form of a module, made again if its weights have changed."""
         known = self.compiled.get(module, {})
         packed = known.get(int8)
-        if packed is not None and weights_are_constant():
+        if packed is not None and self.constant_weights:
             return packed.native  # type: ignore[return-value]
         weights = fingerprint(library, module)
         if packed is not None and packed.weights == weights:
@@ -147,28 +155,24 @@ class CpuEngine(Engine):
         self.compiled[module] = {**current, int8: Packed(weights, native)}
         return native
 
+    def _library(self, module: nn.Module) -> ctypes.CDLL | None:
+        """The compiled code, if it supports this module and nothing in this thread replaces attention outputs."""
+        weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
+        if not isinstance(weight, Tensor):
+            return None
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return None
+        if not self._supports(module) or intercepting_here():
+            return None
+        return compile.library()
 
-def _library(module: nn.Module) -> ctypes.CDLL | None:
-    """The compiled code, if it supports this module and nothing in this thread replaces attention outputs."""
-    weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
-    on_cpu = (
-        isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
-    )
-    return compile.library() if on_cpu and _supported(module) and not intercepting_here() else None
-
-
-def _supported(module: nn.Module) -> bool:
-    if not weights_are_constant():
-        return _is_supported(module)
-    known = _known.get(module)
-    if known is None:
-        known = _known[module] = _is_supported(module)
-    return known
-
-
-_known: "WeakKeyDictionary[nn.Module, bool]" = (
-    WeakKeyDictionary()
-)  # whether modules are, whose weights are constant
+    def _supports(self, module: nn.Module) -> bool:
+        if not self.constant_weights:
+            return _is_supported(module)
+        known = self.supported.get(module)
+        if known is None:
+            known = self.supported[module] = _is_supported(module)
+        return known
 
 
 def _is_supported(module: nn.Module) -> bool:

@@ -2,26 +2,26 @@
 
 import ctypes
 from dataclasses import replace
-from weakref import ref
 
 import torch
 from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
-from regard.generation.engines.base import EngineDecoder
-from regard.generation.engines.cpu.candidate_projection import CandidateProjection
-from regard.generation.engines.cpu.search_loop import MAX_BEAMS, run_loop
+from regard.generation.engines.cpu.compiled_decoder import (
+    CompiledDecoder,
+    StepCall,
+    check_rows,
+    scratch,
+)
 from regard.generation.engines.cpu.weight_layout import (
     Count,
     LinearTable,
     Pointer,
     WeightLayout,
+    address,
     apply_linear,
-    call,
     fields,
 )
-from regard.generation.engines.fused_options import CPU_LOOP
-from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 from regard.generation.engines.transformer_weights import LinearWeights
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
 from regard.model.capture import capturing_here
@@ -75,40 +75,35 @@ def is_supported(decoder: RnnDecoder) -> bool:
     return decoder.score is None or type(decoder.score) in SUPPORTED_SCORES
 
 
-class NativeRnnDecoder(EngineDecoder):
-    """The compiled form of a recurrent decoder. It copies the weights, and does not keep the decoder alive.
+class NativeRnnDecoder(CompiledDecoder[RnnState]):
+    """The compiled form of a recurrent decoder. Its state is that of the decoder itself."""
 
-    Its state is the decoder's own, with tensors that each step overwrites.
-    """
-
-    compiled = True
-    fused = CPU_LOOP
-    max_beams = MAX_BEAMS
+    state_type = RnnState
+    step_name = "regard_recurrent_step"
+    search_name = "regard_recurrent_search"
 
     def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.weights, self.decoder = (
-            library,
-            WeightLayout(library, int8=int8),
-            ref(decoder),
-        )
-        self.int8 = int8
+        super().__init__(decoder, library, int8=int8)
         self.feeds_output = decoder.attention == "luong" and decoder.feed_dim > 0
-        layout, embedding, score = self.weights, decoder.embed_tokens, decoder.score
+        layout = self.weights
+        embedding = decoder.embed_tokens
+        score = decoder.score
         layers = [
             _LayerTable(
                 layout.linear(LinearWeights(w_ih, b_ih)), layout.linear(LinearWeights(w_hh, b_hh))
             )
             for w_ih, w_hh, b_ih, b_hh in decoder.rnn.all_weights
         ]
-        memory_dim = (
-            0 if decoder.context_proj is None else decoder.context_proj.in_features - decoder.dim
-        )
-        query, key_dim, additive, scale = LinearTable(), 0, None, 1.0
+        memory_dim = 0
+        if decoder.context_proj is not None:
+            memory_dim = decoder.context_proj.in_features - decoder.dim
+        query = LinearTable()
+        key_dim = 0
+        additive = None
+        scale = 1.0
         if score is not None:
-            query, self.keys = (
-                _queries(layout, score, decoder.dim),
-                _keys(layout, score, memory_dim),
-            )
+            query = _queries(layout, score, decoder.dim)
+            self.keys = _keys(layout, score, memory_dim)
             key_dim = memory_dim if self.keys is None else self.keys.outputs
             function = score.score_function(key_dim)
             if isinstance(function, AdditiveScoreFunction):
@@ -128,17 +123,14 @@ class NativeRnnDecoder(EngineDecoder):
             decoder.dim, embedding.dim, memory_dim, key_dim, decoder.feed_dim, CELLS[decoder.cell],
             ATTENTIONS[decoder.attention], embedding.scale, scale,
         )  # fmt: skip
-        self.states_per_layer, self.vocab_size = (
-            decoder.states_per_layer,
-            decoder.project.weight.shape[0],
-        )
-        self.projection = CandidateProjection(decoder.project, library, int8=int8)
+        self.states_per_layer = decoder.states_per_layer
         self.gates = {"elman": 1, "gru": 3, "lstm": 4}[decoder.cell] * decoder.dim
 
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
     ) -> RnnState:
-        table, source = self.table, None
+        table = self.table
+        source = None
         shape = self.states_per_layer, table.layer_count, batch, table.width
         hidden = torch.zeros(shape)
         context = torch.zeros(batch, table.feed_dim if self.feeds_output else 0)
@@ -150,76 +142,61 @@ class NativeRnnDecoder(EngineDecoder):
             hidden = first.reshape(batch, *shape[:2], table.width).permute(1, 2, 0, 3)
         if memory is not None and table.attention:
             states = memory.states.float().contiguous()
-            keys = states if self.keys is None else apply_linear(self.library, self.keys, states)
+            keys = states
+            if self.keys is not None:
+                keys = apply_linear(self.library, self.keys, states)
             source = RnnMemory(keys, states, memory.mask[:, None])
         elif memory is not None:
             context = constant_context(self.context, memory, hidden).float()
         parts = tuple(part.repeat_interleave(beams, 1).contiguous() for part in hidden)
         return RnnState(parts, context.repeat_interleave(beams, 0).contiguous(), source, beams)
 
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Float[Tensor, "rows V"], RnnState]:
-        assert isinstance(state, RnnState)
-        state = _contiguous(state)
-        capturing = capturing_here() and state.memory is not None
-        before = state.hidden[0][-1].clone() if capturing else None
-        arguments, logits, _memory = self._arguments(tokens, state)
-        call(self.library.regard_recurrent_step, self.table, arguments)
-        if before is not None:
-            self._publish(
-                before if self.table.attention == ATTENTIONS["bahdanau"] else state.hidden[0][-1],
-                state,
-            )
-        return logits, state
+    def prepare(self, state: RnnState) -> RnnState:
+        hidden = tuple(part.contiguous() for part in state.hidden)
+        return replace(state, hidden=hidden, context=state.context.contiguous())
+
+    def queries(self, tokens: Int[Tensor, " rows"], state: RnnState) -> Tensor | None:
+        """The hidden state before the step, which Bahdanau's attention asks with."""
+        return None if state.memory is None else state.hidden[0][-1].clone()
+
+    def publish(self, queries: Float[Tensor, "rows W"], state: RnnState) -> None:
+        """Attend once more, to report to captures only."""
+        decoder = self.decoder()
+        if decoder is None:
+            return
+        if self.table.attention != ATTENTIONS["bahdanau"]:
+            queries = state.hidden[0][-1]
+        decoder._attend(queries[:, None], state)
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> RnnState | None:
         assert isinstance(state, RnnState)
         decoder = self.decoder()
         if decoder is None or self.int8 or state.memory is not None or capturing_here():
             return None
-        return decoder.prefill(tokens, state)
+        found: RnnState | None = decoder.prefill(tokens, state)
+        return found
 
-    def search(
-        self,
-        tokens: Int[Tensor, "B K"],
-        state: DecoderState,
-        loop: SearchLoop,
-        bounds: LoopBounds,
-        candidates: Candidates | None = None,
-    ) -> tuple[int, RnnState] | None:
-        assert isinstance(state, RnnState)
-        if state.beams > MAX_BEAMS or capturing_here():
-            return None
-        state = _contiguous(state)
-        arguments, _, _memory = self._arguments(tokens.flatten(), state)
-        function = self.library.regard_recurrent_search
-        taken = run_loop(
-            function, self.table, arguments, tokens, loop, bounds, self.projection, candidates
-        )
-        return taken, state
-
-    def _arguments(
-        self, tokens: Int[Tensor, " rows"], state: RnnState
-    ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
-        """The arguments of a step, which overwrites the state; the logits; and what lives in memory until then."""
-        table, rows, memory, hidden = self.table, len(tokens), state.memory, state.hidden
-        if rows != hidden[0].shape[1]:
-            raise IndexError(
-                f"tokens out of range: {rows} for a state of {hidden[0].shape[1]} hypotheses"
-            )
+    def step_call(
+        self, tokens: Int[Tensor, " rows"], state: RnnState, steps: int, queries: Tensor | None
+    ) -> StepCall:
+        table = self.table
+        rows = len(tokens)
+        memory = state.memory
+        hidden = state.hidden
+        check_rows(rows, hidden[0].shape[1])
         keys = values = mask = None
+        length = 0
         if memory is not None:
-            keys, values = memory.keys.contiguous(), memory.values.contiguous()
+            keys = memory.keys.contiguous()
+            values = memory.values.contiguous()
             mask = memory.mask.to(torch.uint8).contiguous()
-        length = 0 if mask is None else mask.shape[-1]
+            length = mask.shape[-1]
         sizes = [
             table.embed_dim + table.feed_dim, self.gates, self.gates, max(1, table.key_dim), table.memory_dim, length,
             table.width + table.memory_dim, table.width,
         ]  # fmt: skip
-        scratch = torch.empty(rows * sum(sizes))
+        parts = scratch(rows, sizes)
         logits = torch.empty(rows, self.vocab_size)
-        parts = torch.split(scratch, [rows * size for size in sizes])
         tokens = tokens.contiguous()
         tensors = [
             tokens,
@@ -231,36 +208,19 @@ class NativeRnnDecoder(EngineDecoder):
             mask,
         ]
         arguments = _StepArguments(
-            *(None if each is None else each.data_ptr() for each in tensors), rows // state.beams, state.beams, length,
+            *map(address, tensors), rows // state.beams, state.beams, length,
             *(part.data_ptr() for part in parts), logits.data_ptr(), None, rows // state.beams, rows,
         )  # fmt: skip
-        return arguments, logits, [*tensors, scratch]
-
-    def _publish(self, query: Float[Tensor, "rows W"], state: RnnState) -> None:
-        """Attend once more, to report to captures only."""
-        decoder = self.decoder()
-        if decoder is not None:
-            decoder._attend(query[:, None], state)
-
-
-def _contiguous(state: RnnState) -> RnnState:
-    """The same state, in memory that a step overwrites."""
-    return replace(
-        state,
-        hidden=tuple(part.contiguous() for part in state.hidden),
-        context=state.context.contiguous(),
-    )
+        return StepCall(arguments, logits, [*tensors, *parts])
 
 
 def _queries(layout: WeightLayout, score: Score, dim: int) -> LinearTable:
     """The map of hidden states to queries; without weights where it is the identity."""
     identity = torch.eye(dim)
     matrix = score.queries(identity)
-    return (
-        LinearTable()
-        if matrix is identity
-        else layout.linear(LinearWeights(matrix.detach().mT.contiguous()))
-    )
+    if matrix is identity:
+        return LinearTable()
+    return layout.linear(LinearWeights(matrix.detach().mT.contiguous()))
 
 
 def _keys(layout: WeightLayout, score: Score, dim: int) -> LinearTable | None:

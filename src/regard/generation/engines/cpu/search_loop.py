@@ -7,7 +7,7 @@ import torch
 
 from regard.core.shapes import Int, Tensor
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
-from regard.generation.engines.cpu.weight_layout import Count, Pointer, call, fields
+from regard.generation.engines.cpu.weight_layout import Count, Pointer, address, call, fields
 from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 
 MAX_BEAMS = 64  # whose candidates are sorted by insertion
@@ -48,32 +48,49 @@ def run_loop(
     candidates: Candidates | None = None,
 ) -> int:
     """Search with a function of step.cpp, among the candidates of each sequence if given; the number of steps."""
-    vocab_size, among = projection.vocab_size, list[Tensor | None]([None] * 3)
+    vocab_size = projection.vocab_size
+    among = list[Tensor | None]([None] * 3)
     if candidates is not None:
-        decoder, vocab_size = type(decoder).from_buffer_copy(decoder), len(candidates.tokens)
+        decoder = type(decoder).from_buffer_copy(decoder)
+        vocab_size = len(candidates.tokens)
         decoder.project = projection.of(candidates)
         among = [candidates.tokens, candidates.column, candidates.bias]
-    (batch, beams, positions), greedy, beam = loop.tokens.shape, loop.greedy, loop.beam
+    batch, beams, positions = loop.tokens.shape
+    greedy = loop.greedy
+    beam = loop.beam
     suppressed, ends = (
         torch.tensor(ids, dtype=torch.int64) for ids in (loop.suppressed, loop.ends)
     )
+    ended = None
+    if greedy is not None:
+        ended = greedy.ended
+    of_beam = list[Tensor | None]([None] * 6)
+    penalties = 0
+    stopping = 0
+    if beam is not None:
+        of_beam = [
+            beam.total,
+            beam.ended_score,
+            beam.ended_log_p,
+            beam.ended_tokens,
+            beam.ended_length,
+            beam.penalty,
+        ]
+        penalties = len(beam.penalty)
+        stopping = EARLY_STOPPING[beam.early_stopping]
+    interrupt = None
+    if bounds.interrupt is not None:
+        interrupt = bounds.interrupt.address
     tensors = [
         loop.tokens, loop.log_p, loop.length, loop.limit, loop.min_length, loop.prompt, loop.prefix,
         loop.first, loop.done,
-        None if greedy is None else greedy.ended, tokens,
-        *(
-            [None] * 6 if beam is None
-            else [beam.total, beam.ended_score, beam.ended_log_p, beam.ended_tokens, beam.ended_length, beam.penalty]
-        ),
-        suppressed, ends, *among,
+        ended, tokens, *of_beam, suppressed, ends, *among,
     ]  # fmt: skip
     assert all(each is None or each.is_contiguous() for each in tensors)
     arguments = _SearchArguments(
-        *(None if each is None else each.data_ptr() for each in tensors),
-        None if bounds.interrupt is None else bounds.interrupt.address, batch, beams, vocab_size,
+        *map(address, tensors), interrupt, batch, beams, vocab_size,
         projection.vocab_size, positions, loop.prefix.shape[1], len(suppressed), len(ends),
-        0 if beam is None else len(beam.penalty), loop.forced,
-        loop.no_repeat_ngram_size, loop.allow_end, 0 if beam is None else EARLY_STOPPING[beam.early_stopping],
+        penalties, loop.forced, loop.no_repeat_ngram_size, loop.allow_end, stopping,
         beam is not None, loop.normalized, bounds.steps, bounds.stop, bounds.microseconds, 0,
     )  # fmt: skip
     call(function, decoder, step, arguments)

@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -31,7 +31,8 @@ KINDS = {
 CHUNK = 1 << 24  # bytes allocated at a time
 ALIGNMENT = 64  # bytes, as PyTorch's own tensors
 KEPT_NUMBERS = 1 << 23  # of working memory that a thread keeps: 32 MiB
-Pointer, Count = ctypes.c_void_p, ctypes.c_int64
+Pointer = ctypes.c_void_p
+Count = ctypes.c_int64
 
 
 def fields(kind: type, names: str) -> list[tuple[str, type]]:
@@ -80,10 +81,11 @@ class WeightLayout:
     """The packed weights of an encoder or a decoder, and the memory they are in."""
 
     def __init__(self, library: ctypes.CDLL, *, int8: bool = False, chunk: int = CHUNK) -> None:
-        self.library, self.chunk = library, chunk
-        self.int8_max_inputs = (
-            library.regard_int8_max_inputs() if int8 else 0
-        )  # of a layer with int8 weights
+        self.library = library
+        self.chunk = chunk
+        self.int8_max_inputs = 0  # of a layer with int8 weights
+        if int8:
+            self.int8_max_inputs = library.regard_int8_max_inputs()
         self.chunks: list[Tensor] = []  # the memory that the tables point to
         self.free = torch.empty(0, dtype=torch.uint8)  # the rest of the last chunk
 
@@ -96,16 +98,12 @@ class WeightLayout:
     ) -> StackTable:
         blocks = list(stack.layers)
         layers = (LayerTable * len(blocks))(*(self._layer(block) for block in blocks))
-        own, ffn, norm_first = (
-            blocks[0].self_attn,
-            blocks[0].ffn,
-            not isinstance(stack.norm, nn.Identity),
-        )
-        ffn_dim, q_width, kv_width = (
-            ffn.up.out_features,
-            own.heads * own.head_dim,
-            own.kv_heads * own.head_dim,
-        )
+        own = blocks[0].self_attn
+        ffn = blocks[0].ffn
+        norm_first = not isinstance(stack.norm, nn.Identity)
+        ffn_dim = ffn.up.out_features
+        q_width = own.heads * own.head_dim
+        kv_width = own.kv_heads * own.head_dim
         gate = 0 if ffn.gate is None else ffn_dim
         self.dim = own.dim
         self.widths = [
@@ -135,18 +133,18 @@ class WeightLayout:
 
     def linear(self, *layers: nn.Linear | Projection | LinearWeights) -> LinearTable:
         """One linear layer, or several of the same input fused into one."""
-        outputs, inputs = sum(len(layer.weight) for layer in layers), layers[0].weight.shape[1]
+        outputs = sum(len(layer.weight) for layer in layers)
+        inputs = layers[0].weight.shape[1]
         columns = self.library.regard_panel_columns()
         padded = -(-outputs // columns) * columns
         if inputs <= self.int8_max_inputs and inputs % 4 == 0:
             return self._int8_linear(*weight_and_bias(*layers), padded)
-        packed, biases, first = (
-            self._take(padded * inputs, torch.float32),
-            self._zeros(outputs, torch.float32),
-            0,
-        )
+        packed = self._take(padded * inputs, torch.float32)
+        biases = self._zeros(outputs, torch.float32)
+        first = 0
         for layer in layers:
-            flat, rows = layer.weight.detach().contiguous(), len(layer.weight)
+            flat = layer.weight.detach().contiguous()
+            rows = len(layer.weight)
             scale = ctypes.c_float(layer.scale if isinstance(layer, Projection) else 1.0)
             sizes = Count(rows), Count(inputs), Count(first), scale
             self.library.regard_pack(Pointer(flat.data_ptr()), *sizes, Pointer(packed.data_ptr()))
@@ -181,8 +179,13 @@ class WeightLayout:
             return NormTable()
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         bias: Tensor | None = getattr(norm, "bias", None)
-        eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
-        return NormTable(self.copy(norm_gain(norm)), None if bias is None else self.copy(bias), eps)
+        eps = norm.eps
+        if eps is None:
+            eps = torch.finfo(torch.float32).eps
+        gain = self.copy(norm_gain(norm))
+        if bias is None:
+            return NormTable(gain, None, eps)
+        return NormTable(gain, self.copy(bias), eps)
 
     def copy(self, tensor: Tensor) -> int:
         copy = self._take(tensor.numel(), tensor.dtype)
@@ -199,7 +202,8 @@ class WeightLayout:
             self.free = torch.empty(max(size, self.chunk), dtype=torch.uint8)
             self.chunks.append(self.free)
             self.library.regard_use_huge_pages(Pointer(self.free.data_ptr()), Count(len(self.free)))
-        block, self.free = self.free[:size], self.free[size:]
+        block = self.free[:size]
+        self.free = self.free[size:]
         return block[: count * dtype.itemsize].view(dtype)
 
 
@@ -221,6 +225,16 @@ def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> No
     """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
     if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
         raise IndexError(f"{problem.decode()} out of range")
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """The address of a tensor's memory; None for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def addresses(tensors: Sequence[Tensor]) -> "ctypes.Array[ctypes.c_void_p]":
+    """The addresses of several tensors as an array of C."""
+    return (Pointer * max(1, len(tensors)))(*(tensor.data_ptr() for tensor in tensors))
 
 
 def apply_linear(

@@ -6,6 +6,7 @@ import { startStudio } from "../../../views/page/frame.js";
 import { view as type } from "../../../views/page/type_view.js";
 import { makeBackend } from "./backend.js";
 import { Model } from "./model.js";
+import { checkOptions } from "./search.js";
 
 const part = (name) => document.getElementById(name);
 
@@ -19,6 +20,7 @@ function bytesOf(name) {
 
 async function start() {
   const settings = JSON.parse(part("settings").textContent);
+  if (settings.decode) checkOptions(settings.decode);
   const model = await Model.load(settings, bytesOf("kernels"), bytesOf("weights"));
   await startStudio(settings.decode ? [type, beam, compare] : [type, compare], makeBackend(model, settings.title));
   // For the browser's console: await regard.run(["a text"], { edits: [], search: { beam_size: 4 } })

@@ -4,6 +4,19 @@
 import { logSoftmaxRows } from "./layers.js";
 import { filtered, sampled, uniform } from "./sampling.js";
 
+// The keys of settings.decode that the search of a page honours.
+export const OPTIONS = new Set([
+  ...["max_length", "max_length_ratio", "min_length", "min_length_ratio", "length_penalty", "early_stopping"],
+  ...["no_repeat_ngram_size", "repetition_penalty"],
+  ...["first", "ends", "bounded", "window", "positions", "prompt_limit"],
+]);
+
+// Refuse options that the search does not honour: its outputs would not be those of the model.
+export function checkOptions(decode) {
+  const unknown = Object.keys(decode).filter((name) => !OPTIONS.has(name));
+  if (unknown.length) throw new Error(`This page's search does not have ${unknown.join(", ")}.`);
+}
+
 const best = (scores) => scores.reduce((at, score, i) => (score > scores[at] ? i : at), 0);
 
 // Tokens that would repeat an n-gram of this size.
