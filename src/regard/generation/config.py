@@ -12,6 +12,7 @@ Positive = Annotated[float, Range(0.0)]
 LengthRatio = Annotated[float, Range(0.0, 1000.0)]
 
 DEFAULT_THRESHOLD = 0.5
+MOST_STOP_STRINGS = 64
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class DecodeConfig(Config):
     beam_size: Annotated[int, Range(1.0, 1000.0)] = doc(
         1, "hypotheses of beam search; 1 is greedy search"
     )
-    num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(1, "outputs per input, best first")
+    num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(
+        1, "outputs per input, best first; with `sample`, so many independent samples"
+    )
     max_length: Annotated[int, Range(1.0, 1_000_000.0)] = doc(
         200,
         "largest number of output tokens; learned positions end earlier, except in running text",
@@ -118,6 +121,15 @@ class DecodeConfig(Config):
         "on a CPU, generate only likely translations of the source's tokens, and frequent tokens: faster, slightly "
         "different outputs; `regard shortlist` learns them",
     )
+    stop: tuple[str, ...] | None = doc(
+        None,
+        "strings at which an output ends: what comes before the first of them is the output",
+    )
+    top_logprobs: Annotated[int, Range(0.0, 20.0)] = doc(
+        0,
+        "so many of the most likely tokens at each position of an output are given with it, with the model's own "
+        "log-probabilities: before constraints, penalties and the options of sampling",
+    )
     max_source_length: Count = doc(1000, "largest number of source tokens")
     batch_tokens: Count | Literal["auto"] = doc(
         "auto",
@@ -192,6 +204,11 @@ class DecodeConfig(Config):
                 str([*decay]),
                 "Write [10, 1.2], say.",
             )
+        if self.stop is not None and not all(self.stop):
+            yield Problem("stop", "strings of at least one character", "an empty one", "Drop it.")
+        if self.stop is not None and len(self.stop) > MOST_STOP_STRINGS:
+            most = f"at most {MOST_STOP_STRINGS} strings"
+            yield Problem("stop", most, str(len(self.stop)), "Leave out the least important ones.")
         if self.min_length > self.max_length:
             most = f"at most max_length = {self.max_length}"
             yield Problem("min_length", most, str(self.min_length), "Change one of the two.")

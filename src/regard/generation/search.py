@@ -369,6 +369,8 @@ class Search:
         """Free a slot; the number of its request."""
         if self.buffers.strategy.required is not None:
             self.buffers.strategy.required.release(slot)
+        if self.buffers.strategy.stops is not None:
+            self.buffers.strategy.stops.release(slot)
         occupant = self.occupants[slot]
         self.occupants[slot] = None
         assert occupant is not None
@@ -610,6 +612,10 @@ class Search:
     def _constrain(self, slots: list[int], admitted: list[int]) -> None:
         """Pass admitted requests to per-slot processors, and their required phrases to the strategy."""
         required = self.buffers.strategy.required
+        stops = self.buffers.strategy.stops
+        if stops is not None:
+            for slot, index in zip(slots, admitted, strict=True):
+                stops.admit(slot, self.requests[index].stops)
         per_slot = [each for each in self.buffers.strategy.processors if each.per_slot]
         if not per_slot and required is None:
             return

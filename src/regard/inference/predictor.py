@@ -314,11 +314,12 @@ class Predictor:
         The pieces joined are what `predict` gives without a beam; with sampling, what it gives for a text at this line
         of a list.
         """
-        for name, only in UNSTREAMABLE.items():
+        alone = {**UNSTREAMABLE, "top_logprobs": 0}  # of which the pieces have no place
+        for name, only in alone.items():
             if options.get(name) not in (None, only):
                 wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
-        config = self.decode_config({**options, **UNSTREAMABLE})
+        config = self.decode_config({**options, **alone})
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate)
         with evaluating(self.model):
             yield from self.pipeline.stream(
@@ -423,6 +424,8 @@ class Predictor:
     def decode_config(self, options: Mapping[str, Any]) -> DecodeConfig:
         """The recipe's [decode] with these options; None stands for the recipe's own value."""
         chosen = {key: value for key, value in options.items() if value is not None}
+        if isinstance(chosen.get("stop"), str):
+            chosen["stop"] = (chosen["stop"],)
         if chosen.get("sample"):
             chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
         elif "sample" in chosen:  # also where the recipe samples

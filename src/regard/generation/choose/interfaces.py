@@ -14,6 +14,7 @@ from regard.model.kv_cache import Slots
 if TYPE_CHECKING:
     from regard.generation.request import GenerationRequest
 
+Alternatives = tuple[tuple[int, float], ...]  # tokens and their log-probabilities, best first
 Scores = Float[
     Tensor, "B K V"
 ]  # log-probabilities or logits of the next token of K hypotheses in each of B slots
@@ -29,7 +30,9 @@ class Hypothesis(NamedTuple):
     score: (
         float | None
     )  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
-    end: int | None  # the end token that ended it; None: at the maximum length
+    end: int | None  # the end token that ended it; None: at the maximum length, or at a stop string
+    # The most likely tokens at the positions of `log_probabilities`; None where they are not wanted.
+    alternatives: tuple[Alternatives, ...] | None = None
 
     @property
     def ended(self) -> bool:

@@ -15,7 +15,7 @@ from regard.server.problems import RequestRefused
 from regard.server.routes.look_wire import LookAnswer, LookRequest, as_safetensors
 from regard.server.routing import FORM, JSON, Call, Route
 from regard.server.service import Service, json_answer
-from regard.server.wire import options_of
+from regard.server.wire import options_of, refuse_top_logprobs
 from regard.tasks.inputs import InputValue
 
 SAFETENSORS = "application/x-safetensors"
@@ -63,6 +63,7 @@ async def _inspected(
     client: EngineClient, model: ModelInfo, value: InputValue, asked: LookRequest, max_weights: int
 ) -> InspectedAttention:
     """The output is generated in a batch with others first, unless it is given or the model is edited."""
+    refuse_top_logprobs(asked)
     options, output, prefix = options_of(asked), asked.output, asked.prefix
     generated = 0
     if output is None and model.generates and not asked.edits:
