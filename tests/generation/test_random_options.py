@@ -26,7 +26,7 @@ from regard.generation.request import GenerationRequest, SearchTask, plan_reques
 from regard.generation.search import Search, search
 from regard.kernels import cuda_graphs
 from support.models import VOCABULARY
-from support.search import model, sources
+from support.search import Letters, model, sources
 
 NAMES = ("transformer", "transformer", "transformer rotary", "lstm bahdanau", "gru luong", "conv")
 # Of every key, values that go with those of all others; each search has some of the keys.
@@ -129,16 +129,6 @@ def one_by_one(task: SearchTask, requests: list[GenerationRequest], chance: rand
             _, finished = running.advance(chance.choice([(), None]))
             found |= {index_of[number]: hypotheses for number, hypotheses in finished}
     return [found[number] for number in range(len(requests))]
-
-
-class Letters:
-    """A tokenizer whose tokens are letters, of which some tokens have two."""
-
-    def decode(self, ids) -> str:
-        return b"".join(self.spellings(ids)).decode()
-
-    def spellings(self, ids) -> list[bytes]:
-        return [(chr(97 + i) * (1 + i % 3 // 2)).encode() if i > 4 else b"" for i in ids]
 
 
 def tokens_of(outputs: list) -> list:

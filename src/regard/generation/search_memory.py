@@ -120,9 +120,7 @@ def search_memory(
         + 8 * limits.max_prefix * 2
         + _banned_bytes(limits, beams)
         + limits.automaton
-        + (OUTPUT_BYTES + ALTERNATIVE_BYTES * config.top_logprobs)
-        * config.num_hypotheses
-        * longest
+        + (OUTPUT_BYTES + ALTERNATIVE_BYTES * config.top_logprobs) * config.num_hypotheses * longest
         + attention.slot
     )
     # Encodings of positions, which all sequences share, and what they are computed from.

@@ -117,7 +117,7 @@ class Output:
     @property
     def log_probability(self) -> float | None:
         """Of the whole output."""
-        return None if self.log_probabilities is None else sum(self.log_probabilities)
+        return None if self.log_probabilities is None else sum(self.log_probabilities, 0.0)
 
     @property
     def array(self) -> NDArray[np.float64] | None:

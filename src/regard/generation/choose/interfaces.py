@@ -120,11 +120,14 @@ class LogitsProcessor(ABC):
     masks_only   it sets scores to −∞ and changes no others: greedy search may then pass logits in place of
                  log-probabilities, and scores of outputs need no copy
     per_slot     it keeps tensors for each slot, which `admit` and `keep` maintain
+    every_step   where `per_slot`: it must be called at every step, also while a prompt is read. If not, a prompt
+                 may be read at once: a call depends on the tokens that were generated before it alone
     """
 
     recordable: bool = False
     masks_only: bool = False
     per_slot: bool = False
+    every_step: bool = True
 
     @property
     def loop_masks(self) -> LoopMasks | None:

@@ -91,8 +91,8 @@ class DecodingStrategy(SearchStrategy):
             self.stops = self.stops.keep(slots.tolist())
 
     def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
-        if self.required is not None or any(processor.per_slot for processor in self.processors):
-            return None  # these follow every step
+        if any(each.per_slot and each.every_step for each in self.processors):
+            return None
         return self.generated.prefix[:, :count]
 
     def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
@@ -102,6 +102,11 @@ class DecodingStrategy(SearchStrategy):
         self.log_p[slots, :, :count] = 0.0
         self.alternatives[slots, :, :count] = 0.0
         self.generated.length[slots] = count
+        if self.required is not None:
+            numbers = torch.arange(len(self.limit))[
+                slots if isinstance(slots, slice) else slots.cpu()
+            ]
+            self.required.skip(numbers.tolist(), count)
 
     def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop:
         """The part of `loop` that strategies share."""
