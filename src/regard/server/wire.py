@@ -53,11 +53,11 @@ def options_of(asked: Struct) -> dict[str, Any]:
     return {name: value for name in OPTIONS if (value := getattr(asked, name)) is not None}
 
 
-def refuse_top_logprobs(asked: Struct) -> None:
+def refuse_top_logprobs(options: dict[str, Any]) -> None:
     """For answers that have no place for the alternatives of tokens."""
-    wanted = "nothing: this answer has no place for them"
-    given: int | None = getattr(asked, "top_logprobs")  # noqa: B009  a field that is made at run time
+    given = options.get("top_logprobs")
     if given:
+        wanted = "nothing: this answer has no place for them"
         remedy = "Use /predict."
         raise InvalidArgument("top_logprobs", wanted=wanted, got=str(given), remedy=remedy)
 

@@ -63,8 +63,8 @@ async def _inspected(
     client: EngineClient, model: ModelInfo, value: InputValue, asked: LookRequest, max_weights: int
 ) -> InspectedAttention:
     """The output is generated in a batch with others first, unless it is given or the model is edited."""
-    refuse_top_logprobs(asked)
     options, output, prefix = options_of(asked), asked.output, asked.prefix
+    refuse_top_logprobs(options)
     generated = 0
     if output is None and model.generates and not asked.edits:
         search = Generation(value, options, prefix, truncate=asked.truncate)

@@ -116,7 +116,7 @@ class NativeRoutes:
             _check_stream(asked, len(inputs), in_bulk=call.in_bulk)
             options = streamable(options)
         # The alternatives of tokens are given beside these.
-        tokens = asked.tokens or bool(asked.top_logprobs)
+        tokens = asked.tokens or bool(options.get("top_logprobs"))
         attention = asked.attention if isinstance(asked.attention, bool) else asked.attention.part()
         works = [
             Generation(

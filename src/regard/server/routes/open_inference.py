@@ -190,8 +190,8 @@ class OpenInferenceRoutes:
         given = asked.parameters or InferParameters()
         names = _wanted(asked.outputs)
         inputs = self.service.inputs(_texts(asked.inputs))
-        refuse_top_logprobs(given)
         options, scored = options_of(given), "score" in names
+        refuse_top_logprobs(options)
         works = [
             Generation(
                 text,
