@@ -9,6 +9,7 @@ from regard.generation.search import Search
 from regard.generation.text_stream import StopStrings
 from regard.server.engine import Engine
 from regard.server.jobs import Generation, Job
+from regard.server.planner import Planner
 from support.predictors import language_model, translator
 
 PATIENCE = 60.0
@@ -90,6 +91,18 @@ def test_an_output_ends_before_a_string(engine, model):
         < place
         <= len("".join(whole.token_texts[:count]))
     )
+
+
+def test_requests_with_other_stop_strings_share_a_search():
+    predictor = MODELS["rnn"]
+    planner = Planner(predictor, predictor.pipeline)
+    works = [Generation("a", {"stop": strings}) for strings in (("x",), ("y", "z"), ["y", "z"])]
+    assert len({planner.settings(work).number for work in works}) == 1
+    assert [planner.settings(work).task.stops.strings for work in works] == [
+        ("x",),
+        ("y", "z"),
+        ("y", "z"),
+    ]
 
 
 def test_a_stream_ends_before_a_string_and_frees_its_slot(engine, monkeypatch):
