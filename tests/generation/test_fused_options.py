@@ -83,6 +83,8 @@ def test_an_option_that_no_table_names_is_left_to_python():
         "exponential_decay_length_penalty",
         "logits_processors",
         "repetition_penalty",
+        "stop",
+        "top_logprobs",
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from regard.generation.batch_plan import BatchLimits
+from regard.generation.choose.stop_strings import StopCondition
 from regard.generation.engines import selection
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
@@ -17,6 +18,7 @@ from regard.generation.search import Search, search, stream
 from regard.generation.search_batch import SearchBatch
 from regard.model.capture import capture_attention
 from support.models import DECODERS, VOCABULARY, decoder, memory
+from support.search import Letters
 from support.short_contexts import CONTEXT, EXTRAPOLATING, language_model, recomputed, task
 
 STEPWISE = {name for name in DECODERS if name.startswith("conv")}
@@ -283,6 +285,48 @@ def test_a_running_search_reads_a_prompt_at_once(name, options, compiled, monkey
         assert [each.tokens for each in answers[index]] == [each.tokens for each in wanted]
         scores = [each.score for each in wanted]
         assert [each.score for each in answers[index]] == pytest.approx(scores, abs=1e-5)
+
+
+CONSTRAINTS = {
+    "banned": {"banned": ((6,), (7, 8))},
+    "required": {"required": ((6, 9), (10,))},
+    "both": {"banned": ((8,),), "required": ((9, 7),)},
+    "stop strings": {"stops": StopCondition(Letters(), ("jj", "kkk"))},
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["PyTorch", "compiled"])
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"sample": True}], ids=str)
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@torch.inference_mode()
+def test_a_prompt_is_read_at_once_beside_constraints(name, options, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(selection, "ENGINES", (PyTorchEngine(),))
+    given = long_task("transformer rotary", **options)
+    requests = [each._replace(**CONSTRAINTS[name]) for each in prompts([40, 3, 25])]
+    planned = plan_requests(given, requests)
+
+    def hypotheses():
+        batch = Search.of(given, planned, 3)
+        found = dict(batch.run())
+        return [found[index] for index in range(3)], batch.read
+
+    found, read = hypotheses()
+    assert {index: count for index, count in read.items() if count > 3} == {0: 40, 2: 25}
+    for engine in (PyTorchDecoder, NativeDecoder):
+        monkeypatch.setattr(engine, "prefill", lambda self, tokens, state: None)
+    stepped, read = hypotheses()
+    assert read == {}
+    for own, others in zip(found, stepped, strict=True):
+        assert [each.tokens for each in own] == [each.tokens for each in others]
+        scores = [each.score for each in others]
+        assert [each.score for each in own] == pytest.approx(scores, abs=1e-5)
+    if name == "stop strings":
+        outputs = [
+            each.tokens[request.given :]
+            for request, (each, *_) in zip(requests, found, strict=True)
+        ]
+        assert any(len(each) < given.config.max_length for each in outputs)
 
 
 @torch.inference_mode()

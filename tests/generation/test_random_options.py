@@ -5,7 +5,7 @@ Every key of [decode] that the choice of tokens depends on is drawn: an option t
 """
 
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ import torch
 from regard.core.sequence import Tokens
 from regard.generation import search_batch
 from regard.generation.batch_plan import BatchLimits
+from regard.generation.choose.stop_strings import StopCondition
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.base import Engine
@@ -24,7 +25,8 @@ from regard.generation.engines.torch import PyTorchEngine
 from regard.generation.request import GenerationRequest, SearchTask, plan_requests
 from regard.generation.search import Search, search
 from regard.kernels import cuda_graphs
-from support.search import model, sources
+from support.models import VOCABULARY
+from support.search import Letters, model, sources
 
 NAMES = ("transformer", "transformer", "transformer rotary", "lstm bahdanau", "gru luong", "conv")
 # Of every key, values that go with those of all others; each search has some of the keys.
@@ -35,6 +37,8 @@ ANY_SEARCH = {
     "repetition_penalty": (1.3,),
     "exponential_decay_length_penalty": ((2.0, 1.4), (0.0, 0.7)),
     "length_penalty": (-0.5, 0.0, 0.35, 1.7),
+    "stop": (("f",), ("ef", "dd"), ("hi", "j")),
+    "top_logprobs": (1, 4, 20),
 }
 BEAMS = {
     "beam_size": (2, 4),
@@ -133,12 +137,30 @@ def tokens_of(outputs: list) -> list:
 
 def numbers_of(outputs: list) -> list[float]:
     """All scores and log-probabilities."""
-    return [
-        number
-        for one in outputs
-        for each in one
-        for number in (each.score, *each.log_probabilities)
-    ]
+    numbers = []
+    for one in outputs:
+        for each in one:
+            numbers += [each.score, *each.log_probabilities]
+            for row in each.alternatives or ():
+                numbers += [value for _, value in row]
+    return numbers
+
+
+def check_alternatives(outputs: list, options: dict) -> None:
+    """They are the most likely tokens, and agree with the log-probability of the token that was chosen."""
+    count = options.get("top_logprobs", 0)
+    for each in (each for one in outputs for each in one):
+        if not count:
+            assert each.alternatives is None
+            continue
+        assert len(each.alternatives) == len(each.log_probabilities)
+        chosen = [*each.tokens, *([] if each.end is None else [each.end])]
+        for token, own, row in zip(chosen, each.log_probabilities, each.alternatives, strict=True):
+            values = [value for _, value in row]
+            assert len(row) == min(count, VOCABULARY)
+            assert values == sorted(values, reverse=True)
+            assert dict(row).get(token, own) == own
+            assert token in dict(row) or own <= values[-1]
 
 
 def test_every_option_of_the_steps_is_drawn():
@@ -146,7 +168,7 @@ def test_every_option_of_the_steps_is_drawn():
     assert drawn == {each.name for each in fields(DecodeConfig)} - OUTSIDE_STEPS
 
 
-@pytest.mark.parametrize("number", range(16))
+@pytest.mark.parametrize("number", range(20))
 @torch.inference_mode()
 def test_every_engine_and_batch_gives_what_choose_gives_alone(number, monkeypatch):
     chance = random.Random(number)
@@ -154,16 +176,15 @@ def test_every_engine_and_batch_gives_what_choose_gives_alone(number, monkeypatc
     options = drawn_options(chance)
     requests = drawn_requests(chance)
     small = DecodeConfig(**options, batch_tokens=chance.choice([7, 13, 4096]))
-    task = SearchTask(made, Tokens.of, small, scored=True)
+    stops = StopCondition(Letters(), small.stop) if small.stop else None
+    task = SearchTask(made, Tokens.of, small, scored=True, stops=stops)
 
     with monkeypatch.context() as patch:
         patch.setattr(selection, "ENGINES", (PyTorchEngine(),))
         alone = [
             found
             for index, each in enumerate(requests)
-            for _, found in search(
-                SearchTask(made, Tokens.of, small, scored=True, numbers=[index]), [each]
-            )
+            for _, found in search(replace(task, numbers=[index]), [each])
         ]
         others = {"PyTorch in bulk": in_bulk(task, requests)}
         others["PyTorch one by one"] = one_by_one(task, requests, chance)
@@ -182,6 +203,7 @@ def test_every_engine_and_batch_gives_what_choose_gives_alone(number, monkeypatc
         others["static in bulk"] = in_bulk(task, requests)
         others["static one by one"] = one_by_one(task, requests, chance)
 
+    check_alternatives(alone, options)
     for name, found in others.items():
         assert tokens_of(found) == tokens_of(alone), (name, options)
         assert numbers_of(found) == pytest.approx(numbers_of(alone), abs=2e-5), (name, options)

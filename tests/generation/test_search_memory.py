@@ -109,6 +109,8 @@ def slow(*values: object) -> object:
     [
         ("transformer", 8, {"beam_size": 64, "max_length": 200}),
         ("transformer", 1, {"sample": True, "num_hypotheses": 1000, "max_length": 200}),
+        slow("transformer", 4, {"max_length": 400, "top_logprobs": 11}),
+        slow("transformer", 2, {"beam_size": 8, "max_length": 400, "top_logprobs": 11}),
         slow("transformer additive", 2, {"beam_size": 20, "max_length": 150}),
         slow("lstm bahdanau", 8, {"beam_size": 64, "max_length": 800}),
     ],

@@ -114,6 +114,13 @@ def test_options_of_config_json_count_only_in_a_folder_without_generation_config
     assert read.bad_words == ()
 
 
+@pytest.mark.parametrize("strings", ["stop", ["a", "</answer>"]])
+def test_stop_strings_are_imported(strings, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps({"stop_strings": strings}))
+    decode = DecodeConfig(**read_generation(tmp_path, {}, has_source=False).decode)
+    assert list(decode.stop) == ([strings] if isinstance(strings, str) else strings)
+
+
 def test_options_that_are_turned_off_are_not_reported(tmp_path, caplog):
     off = {"epsilon_cutoff": 0.0, "encoder_no_repeat_ngram_size": 0, "guidance_scale": None}
     (tmp_path / "generation_config.json").write_text(json.dumps(off))
@@ -143,7 +150,7 @@ def test_what_is_left_out_is_reported(name, tmp_path, caplog):
 WRONG = {
     "num_beams": "four", "max_length": -3, "length_penalty": [1.0], "do_sample": "yes", "top_p": 7.0,
     "max_new_tokens": 10**12, "bad_words_ids": [["x"]], "eos_token_id": {"id": 2}, "pad_token_id": -1,
-    "early_stopping": "soon",
+    "early_stopping": "soon", "stop_strings": [3],
 }  # fmt: skip
 
 

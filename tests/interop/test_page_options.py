@@ -35,6 +35,8 @@ REFUSED = {
     "logits_processors": {"logits_processors": ["no pair again"]},
     "quantization": {"quantization": "int8"},
     "shortlist": {"shortlist": True},
+    "stop": {"stop": ("-",)},
+    "top_logprobs": {"top_logprobs": 2},
     "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (4.0, 1.2)},
 }
 WITHOUT_EFFECT = {

@@ -301,7 +301,7 @@ def works(chance: random.Random) -> tuple[str, Work]:
         )
     if kind == 11:
         return chance.choice(["rnn", "exact"]), Generation(
-            text, {**short, "min_length": 3}, stop=["a", " c"]
+            text, {**short, "min_length": 3, "stop": ["a", " c"]}
         )
     return model, Generation(text, short, scores=chance.random() < 0.5)
 

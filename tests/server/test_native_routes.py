@@ -1,5 +1,6 @@
 """Regard's own routes over real sockets: what they answer is what the predictor gives."""
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -236,3 +237,52 @@ def test_hostile_bodies_are_problems_on_every_route(server, path):
         )
         assert status == 404 if path != "/caption" else status in (400, 404)
         assert server.ask(f"{path}/{name}")[0] == 404
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_alternatives_and_stop_strings_are_those_of_predict(server, beams):
+    options = {"beam_size": beams, "num_hypotheses": beams, "max_length": 12, "min_length": 12}
+    whole = MODELS["transformer"].outputs(TEXTS, **options)
+    options |= {"stop": [whole[0][0].text[4:6]], "top_logprobs": 2}
+    body = {"model": "transformer", "input": TEXTS, **options}
+    status, _, answer = server.ask("/predict", body)
+    assert status == 200, answer
+    wanted = MODELS["transformer"].outputs(TEXTS, **options)
+    for result, outputs in zip(answer["results"], wanted, strict=True):
+        for found, output in zip(result["outputs"], outputs, strict=True):
+            given = output.as_json()
+            assert (found["text"], found["tokens"]) == (given["text"], given["tokens"])
+            assert found["finish_reason"] == given["finish_reason"]
+            assert found["log_probabilities"] == pytest.approx(given["log_probabilities"])
+            for row, likely in zip(found["top_logprobs"], given["top_logprobs"], strict=True):
+                assert [each["token"] for each in row] == [each["token"] for each in likely]
+                assert [each["log_probability"] for each in row] == pytest.approx(
+                    [each["log_probability"] for each in likely], abs=1e-5
+                )
+    assert len(wanted[0][0].tokens) < 12
+    # Nobody who does not ask for them has them.
+    answer = server.ask("/predict", {"model": "transformer", "input": "a dog", "tokens": True})[2]
+    assert "top_logprobs" not in answer["results"][0]["outputs"][0]
+
+
+@pytest.mark.parametrize("path", ["/look", "/v2/models/transformer/infer"])
+def test_an_answer_without_a_place_for_alternatives_refuses_them(server, path):
+    body = {"model": "transformer", "input": "a dog", "top_logprobs": 2}
+    if path != "/look":
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a dog"]}
+        body = {"inputs": [tensor], "parameters": {"top_logprobs": 2}}
+    status, _, problem = server.ask(path, body)
+    assert status == 400
+    assert "no place for them" in str(problem)
+
+
+def test_a_stream_ends_before_a_stop_string(server):
+    options = {"sample": True, "temperature": 2.0, "max_length": 20, "min_length": 20}
+    whole = MODELS["transformer"].predict(["a dog"], **options)[0]
+    stop = whole[6:9]
+    body = {"model": "transformer", "input": "a dog", "stop": [stop], **options}
+    answer = server.ask("/predict", {**body, "stream": True})[2]["text"]
+    lines = [line for line in answer.splitlines() if line]
+    *pieces, last = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert "".join(each["text"] for each in pieces) == whole[: whole.index(stop)]
+    assert last["outputs"][0]["text"] == whole[: whole.index(stop)]

@@ -149,6 +149,32 @@ def test_stop_strings_end_a_completion(asked):
         assert (choice.text, choice.finish_reason) == (whole[: whole.find(stop)], "stop")
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_alternatives_are_those_of_the_model(asked, echo):
+    """The k most likely tokens, and the one that was chosen, by their texts."""
+    options = {"max_tokens": 6, "temperature": 2.0, "seed": 3}
+    answer = asked.completions.create(
+        model="lines", prompt="the cat", logprobs=3, n=2, echo=echo, **options
+    )
+    model = MODELS["lines"]
+    own = {"sample": True, "temperature": 2.0, "seed": 3, "max_length": 6}
+    outputs = model.outputs(["the cat"], num_hypotheses=2, top_logprobs=3, **own)[0]
+    given = count("lines", "the cat") if echo else 0
+    for choice, output in zip(answer.choices, outputs, strict=True):
+        found = choice.logprobs
+        assert len(found.top_logprobs) == len(found.tokens) == given + len(output.tokens)
+        rows = zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True)
+        for token, value, row in rows:
+            assert row[token] == value
+            assert sorted(row.values(), reverse=True)[0] == max(row.values())
+            assert len(row) in (3, 4)
+        for row, likely in zip(found.top_logprobs[given:], output.top_logprobs, strict=False):
+            values = sorted(row.values(), reverse=True)[:3]
+            assert values == pytest.approx([each.log_probability for each in likely], abs=1e-4)
+    without = asked.completions.create(model="lines", prompt="the cat", logprobs=0, **options)
+    assert without.choices[0].logprobs.top_logprobs is None
+
+
 @pytest.mark.parametrize("options", [{}, {"logprobs": 0}], ids=["pieces", "whole"])
 def test_a_stream_is_the_completion(asked, options):
     given = {"model": "rnn", "prompt": ["a dog", "the"], "n": 2, **options, **SAMPLED}
@@ -191,7 +217,9 @@ def test_a_stream_stops_and_echoes(asked):
         ({"suffix": "x"}, "suffix"),
         ({"logit_bias": {"3": 1}}, "logit_bias"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"logprobs": 2}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"extra_body": {"top_logprobs": 3}}, "top_logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"n": 0}, "n"),
         ({"n": 2, "best_of": 1}, "best_of"),

@@ -9,6 +9,7 @@ from regard.generation.search import Search
 from regard.generation.text_stream import StopStrings
 from regard.server.engine import Engine
 from regard.server.jobs import Generation, Job
+from regard.server.planner import Planner
 from support.predictors import language_model, translator
 
 PATIENCE = 60.0
@@ -59,16 +60,27 @@ def test_the_texts_of_the_tokens_are_the_text(engine, model):
     assert output.input_tokens == len(MODELS[model].encode("the cat")[0])
 
 
-@pytest.mark.parametrize("options", [SAMPLE, BEAM], ids=["one", "beam"])
 @pytest.mark.parametrize("model", MODELS)
-def test_an_output_ends_before_a_string(engine, model, options):
+def test_a_beam_ends_before_a_string_as_without_a_server(engine, model):
+    (whole,) = outputs(engine, model, "the cat", BEAM)
+    options = {**BEAM, "num_hypotheses": 3, "stop": (whole.text[3:5],)}
+    found = outputs(engine, model, "the cat", options, scores=True)
+    wanted = MODELS[model].outputs(["the cat"], scores=True, **options)[0]
+    assert [each.text for each in found] == [each.text for each in wanted]
+    assert [each.score for each in found] == pytest.approx([each.score for each in wanted])
+    assert [each.finish_reason for each in found] == [each.finish_reason for each in wanted]
+    assert "end" in [each.finish_reason for each in found]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_output_ends_before_a_string(engine, model):
+    options = SAMPLE
     (whole,) = outputs(engine, model, "the cat", options, token_texts=True, scores=True)
     middle = len(whole.text) // 2
     stop = whole.text[middle : middle + 3]
     place = whole.text.find(stop)
-    (output,) = outputs(
-        engine, model, "the cat", options, stop=["\0", stop], token_texts=True, scores=True
-    )
+    stopping = {**options, "stop": ("\0", stop)}
+    (output,) = outputs(engine, model, "the cat", stopping, token_texts=True, scores=True)
     assert (output.text, output.finish_reason) == (whole.text[:place], "end")
     assert "".join(output.token_texts) == output.text
     count = len(output.tokens)
@@ -81,12 +93,24 @@ def test_an_output_ends_before_a_string(engine, model, options):
     )
 
 
+def test_requests_with_other_stop_strings_share_a_search():
+    predictor = MODELS["rnn"]
+    planner = Planner(predictor, predictor.pipeline)
+    works = [Generation("a", {"stop": strings}) for strings in (("x",), ("y", "z"), ["y", "z"])]
+    assert len({planner.settings(work).number for work in works}) == 1
+    assert [planner.settings(work).task.stops.strings for work in works] == [
+        ("x",),
+        ("y", "z"),
+        ("y", "z"),
+    ]
+
+
 def test_a_stream_ends_before_a_string_and_frees_its_slot(engine, monkeypatch):
     (whole,) = outputs(engine, "rnn", "the cat", SAMPLE)
     steps, advance = [], Search.advance
     monkeypatch.setattr(Search, "advance", lambda *given: (steps.append(1), advance(*given))[1])
     stop, pieces = whole.text[len(whole.text) // 2 :][:4], []
-    (output,) = outputs(engine, "rnn", "the cat", SAMPLE, stop=[stop], pieces=pieces)
+    (output,) = outputs(engine, "rnn", "the cat", {**SAMPLE, "stop": (stop,)}, pieces=pieces)
     assert "".join(pieces) == output.text == whole.text[: whole.text.find(stop)]
     assert len(output.tokens) <= len(steps) < len(whole.tokens)
     assert engine.busy == 0
@@ -106,7 +130,7 @@ def test_the_prompt_comes_back(engine, model):
     count = output.input_tokens
     assert "".join(output.token_texts[:count]) == prompt
     assert output.log_probabilities[:count] == pytest.approx(scores[:count], abs=1e-4)
-    (output,) = outputs(engine, model, prompt, options, echo=True, stop=["t"])
+    (output,) = outputs(engine, model, prompt, {**options, "stop": ("t",)}, echo=True)
     assert output.text.startswith(prompt)
 
 

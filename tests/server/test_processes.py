@@ -105,7 +105,13 @@ def crossed(value):
             ("y", "z"),
             number=3,
         ),
-        Generation(("a", "b"), stop=("s",), echo=True, token_texts=True, widen_beam=True),
+        Generation(
+            ("a", "b"),
+            {"stop": ["s"], "top_logprobs": 2},
+            echo=True,
+            token_texts=True,
+            widen_beam=True,
+        ),
         Scoring("a", "b"),
         Embedding("a", truncate=True),
         Inspection(

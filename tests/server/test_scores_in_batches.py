@@ -44,6 +44,8 @@ OPTIONS: dict[str, list[dict]] = {
         {**BEAM, "exponential_decay_length_penalty": [2.0, 1.3], "length_penalty": 0.6}
     ],
     "repetition_penalty": [{"repetition_penalty": 1.3, **BEAM, "length_penalty": 0.9}],
+    "stop": [{**BEAM, "stop": ["a", "e "]}, {**SAMPLE, "stop": ["t"]}, {"stop": [" c"]}],
+    "top_logprobs": [{**BEAM, "top_logprobs": 3}, {**SAMPLE, "top_logprobs": 1}],
     "beam_groups": [{**BEAM, "beam_groups": 2, "length_penalty": 0.6}],
     "diversity_penalty": [{**BEAM, "beam_groups": 4, "diversity_penalty": 0.9}],
     "sample": [SAMPLE, {**SAMPLE, "length_penalty": 0.6}],

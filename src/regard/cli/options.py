@@ -131,6 +131,10 @@ Device = Annotated[
 ]
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
+StopStrings = Annotated[
+    list[str] | None,
+    option("TEXT", "An output ends before this text; may be repeated.", "--stop"),
+]
 Scores = Annotated[
     bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")
 ]

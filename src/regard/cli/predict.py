@@ -20,6 +20,7 @@ from regard.cli.options import (
     MaxLength,
     ModelFolder,
     Scores,
+    StopStrings,
     Truncate,
     argument,
     decode_options,
@@ -68,6 +69,15 @@ def predict(
     ] = None,
     sample: Annotated[bool, flag("--sample", "Sample tokens instead of searching.")] = False,
     max_length: MaxLength = None,
+    stop: StopStrings = None,
+    top_logprobs: Annotated[
+        int | None,
+        option(
+            "N",
+            "With --json: the N most likely tokens at each position, with log-probabilities.",
+            least=0,
+        ),
+    ] = None,
     prefix: Annotated[
         Path | None, option("FILE", "The beginning of each output, line by line.")
     ] = None,
@@ -172,8 +182,18 @@ def predict(
     losses = Losses(predictor)
     lines = losses.read(_inputs(predictor, files or (), column or (), errors))
     options = decode_options(
-        set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length
+        set_,
+        beam_size=beam,
+        num_hypotheses=n_best,
+        sample=sample or None,
+        max_length=max_length,
+        stop=stop,
+        top_logprobs=top_logprobs,
     )
+    if options.get("top_logprobs") and not as_json:
+        raise InvalidArgument(
+            "--top-logprobs", wanted="--json, which prints them", got="none", remedy="Add --json."
+        )
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
     task = predictor.task

@@ -15,6 +15,7 @@ from regard.generation.choose.constrained_beam import RequiredPhrases
 from regard.generation.choose.greedy import GreedySearch
 from regard.generation.choose.interfaces import GeneratedTokens, LogitsProcessor
 from regard.generation.choose.options import options_in_use
+from regard.generation.choose.stop_strings import SlotStops
 from regard.generation.choose.strategies import DecodingStrategy
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
@@ -83,6 +84,7 @@ class BatchLimits(NamedTuple):
     queued: bool = False  # whether requests are admitted after the first step
     ragged: bool = False  # whether prompts have different lengths
     automaton: int = 0  # bytes of the automaton of the phrases of one request
+    stops: bool = False  # whether there are stop strings
 
     @staticmethod
     def of(requests: Sequence[GenerationRequest], slots: int) -> "BatchLimits":
@@ -98,6 +100,7 @@ class BatchLimits(NamedTuple):
             queued=slots < len(requests),
             ragged=len({each.given for each in requests}) > 1,
             automaton=max((each.bytes for each in automata), default=0),
+            stops=any(each.stops is not None for each in requests),
         )
 
 
@@ -149,6 +152,7 @@ class BatchPlan:
             and not capturing_here()
             and self.task.trace is None
             and not self.limits.constrained
+            and not self.limits.stops
             and all(each.recordable for each in self.processors)
         )
 
@@ -162,6 +166,8 @@ class BatchPlan:
             found.add("required")
         if self.limits.banned[0]:
             found.add("banned")
+        if self.limits.stops:
+            found.add("stop")
         if self.task.trace is not None:
             found.add("trace")
         return frozenset(found)
@@ -268,6 +274,7 @@ class BatchPlan:
             required,
             bool(self.limits.max_prefix),
             self.limits.max_length,
+            SlotStops() if self.limits.stops else None,
         )
         if self.beams > 1 and not task.config.sample:
             return BeamSearch(*common, whole_beam=task.rerank is not None, trace=task.trace)

@@ -12,6 +12,7 @@ Positive = Annotated[float, Range(0.0)]
 LengthRatio = Annotated[float, Range(0.0, 1000.0)]
 
 DEFAULT_THRESHOLD = 0.5
+MOST_STOP_STRINGS = 64
 
 # What an exported page does with an option. One that says nothing of this is refused by the export
 # where it differs from its default.
@@ -26,7 +27,7 @@ class DecodeConfig(Config):
         1, "hypotheses of beam search; 1 is greedy search", page=CHOSEN
     )
     num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(
-        1, "outputs per input, best first", page=CHOSEN
+        1, "outputs per input, best first; with `sample`, so many independent samples", page=CHOSEN
     )
     max_length: Annotated[int, Range(1.0, 1_000_000.0)] = doc(
         200,
@@ -142,6 +143,16 @@ class DecodeConfig(Config):
         "on a CPU, generate only likely translations of the source's tokens, and frequent tokens: faster, slightly "
         "different outputs; `regard shortlist` learns them",
     )
+    stop: tuple[str, ...] | None = doc(
+        None,
+        "strings at which an output ends: what comes before the first of them is the output",
+    )
+    top_logprobs: Annotated[int, Range(0.0, 20.0)] = doc(
+        0,
+        "so many of the most likely tokens at each position of an output are given with it, with the model's own "
+        "log-probabilities: before constraints, penalties and the options of sampling",
+    )
+    max_source_length: Count = doc(1000, "largest number of source tokens")
     max_source_length: Count = doc(1000, "largest number of source tokens", page=UNUSED)
     batch_tokens: Count | Literal["auto"] = doc(
         "auto",
@@ -217,6 +228,11 @@ class DecodeConfig(Config):
                 str([*decay]),
                 "Write [10, 1.2], say.",
             )
+        if self.stop is not None and not all(self.stop):
+            yield Problem("stop", "strings of at least one character", "an empty one", "Drop it.")
+        if self.stop is not None and len(self.stop) > MOST_STOP_STRINGS:
+            most = f"at most {MOST_STOP_STRINGS} strings"
+            yield Problem("stop", most, str(len(self.stop)), "Leave out the least important ones.")
         if self.min_length > self.max_length:
             most = f"at most max_length = {self.max_length}"
             yield Problem("min_length", most, str(self.min_length), "Change one of the two.")

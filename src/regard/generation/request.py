@@ -12,6 +12,7 @@ from regard.core.errors import InvalidArgument
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.generation.choose.interfaces import Hypothesis, LogitsProcessor
 from regard.generation.choose.phrase_automaton import AutomatonState, Phrase, PhraseAutomaton
+from regard.generation.choose.stop_strings import StopCondition
 from regard.generation.choose.trace import BeamTrace
 from regard.generation.config import DecodeConfig
 from regard.model.interfaces import Source
@@ -53,6 +54,7 @@ class GenerationRequest(NamedTuple):
     given: int = 0  # tokens of the prefix that are a prompt: no part of the output, and free of its constraints
     first: int | None = None  # the token before its first; None: that of the task
     score_prompt: bool = False  # whether the log-probabilities of the prompt's tokens are wanted
+    stops: StopCondition | None = None  # of its stop strings; None: those of the task
     # Whether the source bounds the length of the output where max_length_ratio is not set.
     bounded: bool = False
 
@@ -154,6 +156,7 @@ class SearchTask:
     )
     trace: BeamTrace | None = None  # records the beam search of one request
     shortlist: "Shortlist | None" = None  # where config.shortlist
+    stops: StopCondition | None = None  # of config.stop
     workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
     attention: bool = False  # whether the outputs are wanted with their cross-attention
     # Whether the model's weights never change: engines do not compare them with their copies again.
@@ -188,6 +191,13 @@ def plan_requests(
             "banned", wanted="tokens", got="none", remedy="Leave empty phrases out."
         )
     config = task.config
+    if config.stop is not None and task.stops is None:
+        wanted = "nothing for a model without a tokenizer: strings are sought in texts"
+        got = repr(list(config.stop))
+        raise InvalidArgument("stop", wanted=wanted, got=got, remedy="Leave it out.")
+    if any(each.required and (task.stops or each.stops) for each in requests):
+        wanted = "nothing beside stop: an output may end before it contains them"
+        raise InvalidArgument("required", wanted=wanted, got="phrases", remedy="Drop one of them.")
     forced = task.special_tokens.target_prefix
     chosen = numbers or task.numbers or range(len(requests))
     return [
@@ -198,6 +208,7 @@ def plan_requests(
             min_length=each.shortest(config),
             max_length=each.longest(config, task.positions, len(forced)),
             constraint=each.constraint_of(task),
+            stops=each.stops if task.stops is None else task.stops,
         )
         for each, number in zip(requests, chosen, strict=True)
     ]

@@ -122,6 +122,8 @@ class SearchBatch:
         """Free a slot; the number of its request."""
         if self.buffers.strategy.required is not None:
             self.buffers.strategy.required.release(slot)
+        if self.buffers.strategy.stops is not None:
+            self.buffers.strategy.stops.release(slot)
         occupant = self.occupants[slot]
         self.occupants[slot] = None
         assert occupant is not None
@@ -340,6 +342,10 @@ class SearchBatch:
     def _constrain(self, slots: list[int], admitted: list[int]) -> None:
         """Pass admitted requests to per-slot processors, and their required phrases to the strategy."""
         required = self.buffers.strategy.required
+        stops = self.buffers.strategy.stops
+        if stops is not None:
+            for slot, index in zip(slots, admitted, strict=True):
+                stops.admit(slot, self.requests[index].stops)
         per_slot = [each for each in self.buffers.strategy.processors if each.per_slot]
         if not per_slot and required is None:
             return

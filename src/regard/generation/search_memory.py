@@ -23,6 +23,7 @@ from regard.model.memory import Memory
 MEBIBYTE = 1 << 20
 FREE_SHARE = 0.8  # of the memory that is free, which the searches of a program may take
 OUTPUT_BYTES = 100  # of a token of an output in Python: its id, its log-probability, its text
+ALTERNATIVE_BYTES = 200  # the same of each of the most likely tokens at a position
 SLACK = 1.25  # for what is not counted: pages that are partly used, small tensors
 SEARCH_BYTES = MEBIBYTE  # of a search without slots
 ENCODER_WIDTHS = 24  # numbers that an encoder computes with at once, for each of its states
@@ -125,7 +126,7 @@ def search_memory(
         + 8 * limits.max_prefix * 2
         + _banned_bytes(limits, beams)
         + limits.automaton
-        + OUTPUT_BYTES * config.num_hypotheses * longest
+        + (OUTPUT_BYTES + ALTERNATIVE_BYTES * config.top_logprobs) * config.num_hypotheses * longest
         + attention.slot
     )
     shared = attention.shared
@@ -213,6 +214,10 @@ def _token_bytes(task: SearchTask, decoder: EngineDecoder, beams: int, longest: 
         step = 4
     if config.repetition_penalty != 1.0:
         step += 24
+    # A token's id and its log-probability; a step of a beam copies those of its candidates too.
+    alternatives = 8 * config.top_logprobs
+    kept += 2 * alternatives if beam_search else alternatives
+    step += (5 + len(task.special_tokens.ends)) * alternatives if beam_search else 0
     # Buffers double as outputs grow. The allocator may keep the pages of the last ones, half as long.
     kept += kept // 2
     found = (kept + step) * beams * (longest + 1)

@@ -60,6 +60,18 @@ class StopStrings:
         return text[:certain]
 
 
+def pieces_before(pieces: Iterable[str], strings: Sequence[str]) -> Iterator[str]:
+    """The pieces of a text up to the first of some strings, of which nothing is given."""
+    stops = StopStrings(strings)
+    for piece in pieces:
+        if certain := stops.add(piece):
+            yield certain
+        if stops.found:
+            return
+    if rest := stops.add("", last=True):
+        yield rest
+
+
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """The text that each token adds: joined, that of all of them. A character of several tokens comes with the last."""
     stream = TextStream(tokenizer)

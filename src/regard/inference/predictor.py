@@ -351,12 +351,13 @@ class Predictor:
         The pieces joined are what `predict` gives without a beam; with sampling, what it gives for
         a text at this line of a list.
         """
-        for name, only in UNSTREAMABLE.items():
+        alone = {**UNSTREAMABLE, "top_logprobs": 0}  # of which the pieces have no place
+        for name, only in alone.items():
             if options.get(name) not in (None, only):
                 wanted = f"{only:g} in a stream"
                 remedy = "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
-        config = self.decode_config({**options, **UNSTREAMABLE})
+        config = self.decode_config({**options, **alone})
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate)
         with evaluating(self.model):
             yield from self.pipeline.stream(
@@ -477,6 +478,8 @@ class Predictor:
     def decode_config(self, options: Mapping[str, Any]) -> DecodeConfig:
         """The recipe's [decode] with these options; None stands for the recipe's own value."""
         chosen = {key: value for key, value in options.items() if value is not None}
+        if isinstance(chosen.get("stop"), str):
+            chosen["stop"] = (chosen["stop"],)
         if chosen.get("sample"):
             # Sampling has no beam, also where the recipe has one.
             chosen = {"beam_size": 1, **chosen}

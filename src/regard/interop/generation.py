@@ -63,6 +63,7 @@ class GenerationKeys(Config):
     eos_token_id: Id | tuple[Id, ...] | None = doc(None, "ends an output")
     forced_bos_token_id: Id | None = doc(None, "the token that every output begins with")
     suppress_tokens: tuple[Id, ...] | None = doc(None, "tokens that are never generated")
+    stop_strings: str | tuple[str, ...] | None = doc(None, "strings at which an output ends")
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
         "min_length": keys.min_new_tokens,
         "num_hypotheses": keys.num_return_sequences,
         "no_repeat_ngram_size": keys.no_repeat_ngram_size,
+        "stop": (keys.stop_strings,) if isinstance(keys.stop_strings, str) else keys.stop_strings,
     }
     if sample:
         if beams > 1:

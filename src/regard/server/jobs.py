@@ -18,7 +18,7 @@ from regard.server.inspection import MAX_WEIGHTS, InspectedAttention, inspect
 from regard.tasks.inputs import InputValue
 from regard.tasks.pipeline import Output, SequenceScore, check_direct_keys
 
-MOST_PHRASES = {"banned": 1000, "required": 64, "stop": 64}  # of one request
+MOST_PHRASES = {"banned": 1000, "required": 64}  # of one request
 LONG = 1024  # tokens of a request, about, of which more are planned beside the engine's thread
 MAX_ATTENTION = 1 << 18  # weights of all outputs of an input: about 5 MB of JSON
 FEW_REQUIRED = (
@@ -186,7 +186,6 @@ class Generation(Work):
     attention: bool | AttentionPart = False
     truncate: bool = False
     number: int = 0  # on which random draws depend: the input's index in its list
-    stop: Sequence[str] = ()  # strings before which the output ends
     token_texts: bool = False  # give the text that each token adds
     echo: bool = False  # give a language model's input as the beginning of the output
     widen_beam: bool = False  # to the number of outputs, where it is smaller
@@ -194,7 +193,7 @@ class Generation(Work):
 
     @property
     def texts(self) -> Sequence[object]:
-        return (*super().texts, self.prefix, *self.banned, *self.required, *self.stop)
+        return (*super().texts, self.prefix, *self.banned, *self.required)
 
     @property
     def is_long(self) -> bool:
@@ -203,7 +202,7 @@ class Generation(Work):
 
     def check(self, reads: Sequence[str]) -> None:
         super().check(reads)
-        lists = {"banned": self.banned, "required": self.required, "stop": self.stop}
+        lists = {"banned": self.banned, "required": self.required}
         for name, phrases in lists.items():
             if len(phrases) > MOST_PHRASES[name]:
                 raise InvalidArgument(
@@ -239,18 +238,16 @@ class DirectPrediction(BatchedWork):
     def group(self) -> Hashable:
         asked = self.asked
         constraints = asked.prefix, tuple(asked.banned), tuple(asked.required), asked.attention
-        options = repr(sorted(asked.options.items())), tuple(asked.stop), asked.echo
+        options = repr(sorted(asked.options.items())), asked.echo
         return (*options, asked.scores, asked.truncate, *constraints)
 
     def compute(
         self, predictor: Predictor, works: Sequence["DirectPrediction"]
     ) -> Sequence[list[Output]]:
         asked, count = self.asked, len(works)
-        for name, value in (("stop", asked.stop), ("echo", asked.echo)):
-            if value:
-                wanted = f"nothing for a model that gives {predictor.task.gives}"
-                remedy = "Leave it out."
-                raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
+        if asked.echo:
+            wanted = f"nothing for a model that gives {predictor.task.gives}"
+            raise InvalidArgument("echo", wanted=wanted, got="True", remedy="Leave it out.")
         return predictor.outputs(
             [work.input for work in works],
             prefixes=[asked.prefix] * count if asked.prefix else None,

@@ -24,6 +24,7 @@ PLANNED_ONLY = (
     "min_length_ratio",
     "max_source_length",
     "batch_tokens",
+    "stop",
 )
 MOST_SETTINGS = 1024  # that are kept
 NO_STOPS = StopStrings(())  # of jobs without any: it keeps nothing
@@ -112,19 +113,15 @@ class Planner:
         )
         all_planned = plan_requests(task, requests, [work.number for work in works])
         sizes = self.predictor.inputs.sizes(encoded)
-        single = task.config.beam_size == task.config.num_hypotheses == 1
         for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
             if work.echo:
                 planned = planned._replace(score_prompt=True)
             single_search = alone(task, planned) or not settings.batched
-            text = (
-                TextStream(pipeline.tokenizer)
-                if job.on_text is not None or (work.stop and single)
-                else None
-            )
+            text = TextStream(pipeline.tokenizer) if job.on_text is not None else None
             if text is not None and work.echo and planned.first is not None:
                 text.pending.append(planned.first)
-            stops = StopStrings(work.stop) if work.stop else NO_STOPS
+            condition = planned.stops
+            stops = NO_STOPS if condition is None else StopStrings(condition.strings)
             running = RunningJob(job, planned, index in long, sizes[index], stops, text)
             yield PlannedJob(
                 running, settings.shared, (settings.number, limits_of(task, planned)), single_search
@@ -137,7 +134,8 @@ class Planner:
 
     def _settings_of(self, work: Generation) -> Settings:
         given = tuple(
-            (name, type(value), value) for name, value in sorted(work.options.items())
+            (name, type(value), tuple(value) if isinstance(value, list) else value)
+            for name, value in sorted(work.options.items())
         )  # True is not 1
         key = given, work.widen_beam, work.scores
         try:
@@ -156,7 +154,8 @@ class Planner:
             _widened(self.predictor, work) if work.widen_beam else work.options
         )
         task = self.pipeline.task(config, OutputOptions(scores=work.scores))
-        shared = replace(task, config=replace(config, **DEFAULTS))
+        # Each request has stop strings of its own.
+        shared = replace(task, config=replace(config, **DEFAULTS), stops=None)
         number = self._numbers.setdefault((shared.config, work.scores), next(self._next))
         return Settings(task, shared, number, exact_in_batches(task))
 

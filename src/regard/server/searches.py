@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate
 from math import nan
 
 from regard.core.errors import InvalidArgument
@@ -15,7 +14,7 @@ from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.request_groups import MIN_PART
 from regard.generation.search import IDLE_FRACTION, Search
 from regard.generation.search_memory import NO_MEMORY, SearchMemory
-from regard.generation.text_stream import StopStrings, TextStream, token_texts
+from regard.generation.text_stream import StopStrings, TextStream
 from regard.interpret.output_attention import require_cross_attention
 from regard.server.jobs import AttentionPart, Generation, Job, check_attention_size
 from regard.tasks.generate import SequencePipeline
@@ -273,7 +272,8 @@ def outputs_of(
     work = each.work
     usage = each.job.usage
     usage.read = each.input_tokens
-    if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
+    texts = bool(each.request.stops or work.echo or work.token_texts)
+    if not work.tokens and not texts and not work.attention:
         usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
         return pipeline.finished(
             task,
@@ -311,21 +311,15 @@ def _whole_outputs(
         attention=bool(part),
         truncated=each.truncated,
         size=each.input_tokens,
+        texts=work.token_texts,
+        echoed=each.input_tokens if work.echo else 0,
     )
     if isinstance(part, AttentionPart):
         outputs = [
             one if one.attention is None else replace(one, attention=part.of(one.attention))
             for one in outputs
         ]
-    if work.token_texts or work.stop:
-        tokenizer = pipeline.tokenizer
-        texts = [tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs]
-        outputs = [
-            replace(one, text="".join(own), token_texts=own)
-            for one, own in zip(outputs, texts, strict=True)
-        ]
-    prompt = each.input_tokens if work.echo else 0
-    return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
+    return outputs
 
 
 def _check_attention(
@@ -354,39 +348,11 @@ def _with_first(hypothesis: Hypothesis, first: int | None) -> Hypothesis:
     if first is None:
         return hypothesis
     log_p = hypothesis.log_probabilities
+    likely = hypothesis.alternatives
     return hypothesis._replace(
         tokens=(first, *hypothesis.tokens),
         log_probabilities=None if log_p is None else (nan, *log_p),
-    )
-
-
-def _before_stop(output: Output, strings: Sequence[str], prompt: int) -> Output:
-    """An output that ends before the first of these strings, sought after the tokens of the prompt."""
-    texts = output.token_texts or ()
-    ends = [0, *accumulate(map(len, texts))]
-    places = [
-        place
-        for each in strings
-        if each and (place := output.text.find(each, ends[min(prompt, len(texts))])) >= 0
-    ]
-    if not places:
-        return output
-    place = min(places)
-    count = sum(begin < place for begin in ends[:-1])
-    kept = [
-        text[: max(0, place - begin)] for text, begin in zip(texts[:count], ends[:-1], strict=False)
-    ]
-    return replace(
-        output,
-        text=output.text[:place],
-        tokens=output.tokens[:count],
-        token_ids=output.token_ids[:count],
-        log_probabilities=None
-        if output.log_probabilities is None
-        else output.log_probabilities[:count],
-        token_texts=tuple(kept),
-        finish_reason="end",
-        attention=None if output.attention is None else output.attention[:, :, :count],
+        alternatives=None if likely is None else ((), *likely),
     )
 
 
@@ -418,13 +384,14 @@ def limits_of(task: SearchTask, request: GenerationRequest) -> BatchLimits:
         request.size if task.device.type == "cuda" else None,
         task.window,
         0 if request.constraint is None else request.constraint[0].bytes,
+        request.stops is not None,
     )
 
 
 @lru_cache(maxsize=4096)
 def _limits(
     length: int, prefix: int, constrained: bool, banned: tuple[int, int], least: bool, size: int | None,
-    window: int | None, automaton: int,
+    window: int | None, automaton: int, stops: bool,
 ) -> BatchLimits:  # fmt: skip
     """Of a request of these lengths. On a GPU the source has a size too, whose buffers are recorded with it."""
     longest = max(LEAST_LENGTH, _rounded(length))
@@ -440,6 +407,7 @@ def _limits(
         least,
         source,
         automaton=_rounded(automaton),
+        stops=stops,
     )
 
 

@@ -53,6 +53,15 @@ def options_of(asked: Struct) -> dict[str, Any]:
     return {name: value for name in OPTIONS if (value := getattr(asked, name)) is not None}
 
 
+def refuse_top_logprobs(options: dict[str, Any]) -> None:
+    """For answers that have no place for the alternatives of tokens."""
+    given = options.get("top_logprobs")
+    if given:
+        wanted = "nothing: this answer has no place for them"
+        remedy = "Use /predict."
+        raise InvalidArgument("top_logprobs", wanted=wanted, got=str(given), remedy=remedy)
+
+
 def streamable(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a stream, by greedy search or sampling; refused where its text would change after it was sent."""
     for name, only in UNSTREAMABLE.items():
@@ -177,6 +186,13 @@ class SpanAnswer(Struct):
     text: str
 
 
+class TopLogprob(Struct):
+    """One of the most likely tokens at a position of an output."""
+
+    token: str
+    log_probability: float
+
+
 class OutputAnswer(Struct, omit_defaults=True):
     """One output."""
 
@@ -194,6 +210,7 @@ class OutputAnswer(Struct, omit_defaults=True):
     tags: list[str] | None = None
     tag_probabilities: list[float] | None = None
     spans: list[SpanAnswer] | None = None
+    top_logprobs: list[list[TopLogprob]] | None = None
     attention: list[list[list[list[float]]]] | None = (
         None  # layers, heads, tokens of the output, of the source
     )
@@ -211,7 +228,12 @@ class OutputAnswer(Struct, omit_defaults=True):
         if output.spans is not None:
             values["spans"] = [SpanAnswer(**span) for span in values["spans"]]
         if not tokens:
-            values |= {"tokens": None, "log_probabilities": None}
+            values |= {"tokens": None, "log_probabilities": None, "top_logprobs": None}
+        elif output.top_logprobs is not None:
+            values["top_logprobs"] = [
+                [TopLogprob(each.token, each.log_probability) for each in row]
+                for row in output.top_logprobs
+            ]
         attention = None if output.attention is None else output.attention.tolist()
         return OutputAnswer(**values, attention=attention, truncated=output.truncated)
 

@@ -1,7 +1,7 @@
 """The task `generate`: a sequence of tokens; without a source, the continuation of a text."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -17,12 +17,13 @@ from regard.data.fields.base import check_list
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer
 from regard.generation import phrases
-from regard.generation.choose.interfaces import Hypothesis, finish_reason
+from regard.generation.choose.interfaces import Alternatives, Hypothesis, finish_reason
+from regard.generation.choose.stop_strings import StopCondition
 from regard.generation.config import DecodeConfig
 from regard.generation.ensemble import Ensemble
 from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.shortlist import Shortlist
-from regard.generation.text_stream import text_pieces
+from regard.generation.text_stream import pieces_before, text_pieces, token_texts
 from regard.interpret.editing import ForceTokens
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import (
@@ -46,9 +47,11 @@ from regard.tasks.pipeline import (
     OutputOptions,
     Pipeline,
     SequenceScore,
+    TokenLogprob,
     length_batches,
 )
 from regard.tasks.sequence_loss import sequence_loss
+from regard.tasks.stop_strings import before_stop
 
 CAPTION_METRICS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 
@@ -211,12 +214,18 @@ class SequencePipeline(Pipeline):
         truncated: bool = False,
         size: int | None = None,
         tokens: bool = True,
+        texts: bool = False,
+        echoed: int = 0,
     ) -> list[Output]:
         """The outputs of a request from the hypotheses of its search, with their attention if asked for.
 
         truncated, size   of its input: the outputs have them
         tokens            whether they have their tokens, and the ids of these
+        texts             whether they have the text that each token adds
+        echoed            tokens at their beginning that are a prompt, in which no stop string is sought
         """
+        condition = request.stops or task.stops
+        stops = () if condition is None else condition.strings
         weights: Sequence[Tensor | None] = [None] * len(hypotheses)
         if attention:
             weights = output_attention(
@@ -226,10 +235,12 @@ class SequencePipeline(Pipeline):
         for hypothesis, rows in zip(hypotheses, weights, strict=True):
             ids = hypothesis.tokens
             log_p = hypothesis.log_probabilities
+            likely = hypothesis.alternatives
             end = hypothesis.end
             if request.given:  # a language model's prompt
                 ids = ids[request.given :]
                 log_p = None if log_p is None else log_p[request.given :]
+                likely = None if likely is None else likely[request.given :]
             token_ids: tuple[int, ...] = ()
             if tokens:
                 token_ids = tuple(ids) if end is None else (*ids, end)
@@ -243,17 +254,50 @@ class SequencePipeline(Pipeline):
                 token_ids=token_ids,
                 attention=rows,
                 input_tokens=size,
+                top_logprobs=self._top_logprobs(likely) if tokens and likely is not None else None,
             )
-            outputs.append(output)
+            outputs.append(self._with_texts(output, ids, stops, echoed, texts=texts))
         # none: where the logits processors leave no token
         return outputs or [Output("", truncated=truncated, input_tokens=size)]
+
+    def _with_texts(
+        self,
+        output: Output,
+        ids: Sequence[int],
+        stops: Sequence[str],
+        echoed: int,
+        *,
+        texts: bool,
+    ) -> Output:
+        """An output that ends before its stop strings, with the text of each token where these are wanted."""
+        if not texts and not any(each in output.text for each in stops):
+            return output
+        each_text = tuple(token_texts(self.tokenizer, ids))
+        output = replace(output, text="".join(each_text), token_texts=each_text)
+        output = before_stop(output, stops, echoed)
+        return output if texts else replace(output, token_texts=None)
+
+    def _top_logprobs(
+        self, alternatives: Sequence[Alternatives]
+    ) -> tuple[tuple[TokenLogprob, ...], ...]:
+        """Alternatives with their tokens as text."""
+        return tuple(
+            tuple(self._token_logprob(token, value) for token, value in row) for row in alternatives
+        )
+
+    def _token_logprob(self, token: int, log_probability: float) -> TokenLogprob:
+        (piece,) = self.tokenizer.pieces([token])
+        (spelling,) = self.tokenizer.spellings([token])
+        text = spelling.decode("utf-8", "backslashreplace")
+        return TokenLogprob(piece, log_probability, token, text or piece)
 
     def stream(
         self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
     ) -> Iterator[str]:
         (request,) = self.requests(encoded, options)
         tokens = phrases.stream(self.tokenizer, self.task(config, options), request)
-        return text_pieces(self.tokenizer, islice(tokens, request.given, None))
+        pieces = text_pieces(self.tokenizer, islice(tokens, request.given, None))
+        return pieces if config.stop is None else pieces_before(pieces, config.stop)
 
     @torch.inference_mode()
     def score(
@@ -299,6 +343,7 @@ class SequencePipeline(Pipeline):
             attention=options.attention,
             shortlist=self._shortlist() if config.shortlist else None,
             constant_weights=self.constant_weights,
+            stops=None if config.stop is None else StopCondition(self.tokenizer, config.stop),
         )
 
     def _shortlist(self) -> Shortlist:

@@ -37,6 +37,16 @@ class SequenceScore:
         return exp(-self.log_probability / max(1, len(self.log_probabilities)))
 
 
+@dataclass(frozen=True)
+class TokenLogprob:
+    """One of the most likely tokens at a position of an output."""
+
+    token: str  # as among the tokens of an output
+    log_probability: float
+    token_id: int
+    text: str  # of the token alone; its name where it has none
+
+
 # What every output has in JSON, and what only those of some tasks have.
 OF_ALL_OUTPUTS = (
     "text",
@@ -55,6 +65,7 @@ OF_SOME_OUTPUTS = (
     "tags",
     "tag_probabilities",
     "spans",
+    "top_logprobs",
 )
 
 
@@ -96,6 +107,8 @@ class Output:
     # Cross-attention weights: a row for each token and for the end token, where there is one; a column for each token
     # of the source and its end token, after a [CLS] token where the encoder has one.
     attention: Float[Tensor, "layers H T S"] | None = None
+    # The most likely tokens at the positions of `log_probabilities`, best first, where they are asked for.
+    top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     token_texts: tuple[str, ...] | None = (
         None  # the text that each token adds; given by a server that is asked for it
     )
@@ -104,7 +117,7 @@ class Output:
     @property
     def log_probability(self) -> float | None:
         """Of the whole output."""
-        return None if self.log_probabilities is None else sum(self.log_probabilities)
+        return None if self.log_probabilities is None else sum(self.log_probabilities, 0.0)
 
     @property
     def array(self) -> NDArray[np.float64] | None:
@@ -121,6 +134,11 @@ class Output:
                 values[name] = value
         if self.spans is not None:
             values["spans"] = [asdict(span) for span in self.spans]
+        if self.top_logprobs is not None:
+            values["top_logprobs"] = [
+                [{"token": each.token, "log_probability": each.log_probability} for each in row]
+                for row in self.top_logprobs
+            ]
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in values.items()

@@ -27,8 +27,17 @@ class BeamSearch(DecodingStrategy):
 
     whole_beam: bool = False
     trace: BeamTrace | None = None
-    per_slot = ("log_p", "total", "ended_tokens", "ended_log_p", "ended_length", "ended_score")
-    per_token = ("log_p", "ended_tokens", "ended_log_p")
+    per_slot = (
+        "log_p",
+        "alternatives",
+        "total",
+        "ended_tokens",
+        "ended_log_p",
+        "ended_alternatives",
+        "ended_length",
+        "ended_score",
+    )
+    per_token = ("log_p", "alternatives", "ended_tokens", "ended_log_p", "ended_alternatives")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,6 +47,7 @@ class BeamSearch(DecodingStrategy):
         self.total = self.log_p.new_zeros(tokens.shape[:2])
         self.ended_tokens = torch.zeros_like(tokens)
         self.ended_log_p = torch.zeros_like(self.log_p)
+        self.ended_alternatives = torch.zeros_like(self.alternatives)
         self.ended_length = tokens.new_zeros(tokens.shape[:2])
         self.ended_score = torch.full_like(self.total, -torch.inf)
         # Of every length up to that of the longest output, and one more.
@@ -77,6 +87,9 @@ class BeamSearch(DecodingStrategy):
             return self._fused_step(logits)
         generated = self.generated
         beams = logits.shape[1]
+        likely = None
+        if self.config.top_logprobs:
+            likely = self.most_likely(log_softmax(logits))
         active = [] if self.required is None else self.required.begin_step()
         if (
             self.required is None
@@ -89,14 +102,14 @@ class BeamSearch(DecodingStrategy):
         else:
             values, ranks, parents, tokens, gained = self._candidates(logits, active)
         index = torch.arange(values.shape[-1], device=values.device)
-        end = self.is_end(tokens, generated.length)
+        end = self._ends(parents, tokens)
         generated.length += ~self.done
         forced = len(self.special_tokens.target_prefix)
         if forced:
             gained = gained.masked_fill((generated.length <= forced)[:, None, None], 0.0)
         last = (generated.length >= self.limit)[:, None, None]
         ends = end | last
-        self._end(values, parents, tokens, gained, ends & (index < beams // self.groups))
+        self._end(values, parents, tokens, gained, ends & (index < beams // self.groups), likely)
         best, chosen = ranks.masked_fill(ends, -torch.inf).topk(beams // self.groups)
         if self.trace is not None and not bool(self.done[0]):
             scores = values / self._penalty()
@@ -120,6 +133,8 @@ class BeamSearch(DecodingStrategy):
             2, position, tokens[..., None]
         )
         self.log_p = _select(self.log_p, parents).scatter_(2, position, gained[..., None])
+        if likely is not None:
+            self.alternatives = _continued(self.alternatives, parents, position, likely)
         if self.required is not None and active:
             self.required.follow(active, tokens, parents)
         self.done |= self._finished() | last[:, 0, 0]
@@ -162,6 +177,7 @@ class BeamSearch(DecodingStrategy):
         plain = (
             self.required is None and self.groups == 1 and self.masks_only and self.trace is None
         )
+        plain = plain and self.stops is None and not self.config.top_logprobs
         count = self._count(beams)
         few = gpu is not None and beams * count <= gpu.MAX_CANDIDATES and count <= logits.shape[2]
         return plain and few and not special.other_ends and not special.target_prefix
@@ -209,8 +225,14 @@ class BeamSearch(DecodingStrategy):
         return values[:, None], (index // count)[:, None], tokens, gained
 
     def _count(self, width: int) -> int:
-        """Candidates of a group of this width: each hypothesis of it may end by each of the end tokens."""
-        return (1 + len(self.special_tokens.ends)) * width
+        """Candidates of a group of this width: each hypothesis of it may end by each of the end tokens.
+
+        Where there are stop strings, as many more may end by one of them.
+        """
+        ends = len(self.special_tokens.ends)
+        if self.stops is not None:
+            ends += 1
+        return (1 + ends) * width
 
     def _extend(self, scores: Scores) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Totals, ranks (totals less the penalty for tokens of earlier groups), parents and tokens of candidates."""
@@ -229,25 +251,40 @@ class BeamSearch(DecodingStrategy):
             diverse = totals - self.config.diversity_penalty * taken[:, None]
             ranks, index = topk(diverse.flatten(1), count)
             tokens = index % vocabulary
+            parents = index // vocabulary + group * width
             candidates.append(
                 (
                     totals.flatten(1).gather(1, index),
                     ranks,
-                    index // vocabulary + group * width,
+                    parents,
                     tokens,
                 )
             )
-            continuing = (
-                self.is_end(tokens, self.generated.length).long().argsort(stable=True)[:, :width]
-            )
+            continuing = self._ends(parents, tokens).long().argsort(stable=True)[:, :width]
             taken.scatter_add_(
                 1, tokens.gather(1, continuing), torch.ones_like(continuing, dtype=taken.dtype)
             )
         values, ranks, parents, tokens = (torch.stack(x, 1) for x in zip(*candidates, strict=True))
         return values, ranks, parents, tokens
 
+    def _ends(
+        self, parents: Int[Tensor, "B *C"], tokens: Int[Tensor, "B *C"]
+    ) -> Bool[Tensor, "B *C"]:
+        """Which candidates end an output: by an end token, or because a stop string is complete."""
+        found = self.is_end(tokens, self.generated.length)
+        if self.stops is not None:
+            met = self.stops.met(self.generated, tokens.flatten(1), parents.flatten(1))
+            found = found | met.view_as(found)
+        return found
+
     def _end(
-        self, values: Tensor, parents: Tensor, tokens: Tensor, gained: Tensor, ends: Tensor
+        self,
+        values: Tensor,
+        parents: Tensor,
+        tokens: Tensor,
+        gained: Tensor,
+        ends: Tensor,
+        likely: Tensor | None,
     ) -> None:
         """Keep the best of the hypotheses that ended before and those that end now; nothing changes in done slots."""
         if values.device.type == "cpu" and not bool(ends.any()):
@@ -284,6 +321,10 @@ class BeamSearch(DecodingStrategy):
         )
         self.ended_tokens = _select(merged(self.ended_tokens, new_tokens).flatten(1, 2), rows)
         self.ended_log_p = _select(merged(self.ended_log_p, new_log_p).flatten(1, 2), rows)
+        if likely is not None:
+            new = _continued(self.alternatives, parents.flatten(1), position, likely)
+            both = merged(self.ended_alternatives, new).flatten(1, 2)
+            self.ended_alternatives = _select(both, rows)
 
     def _penalty(self) -> Float[Tensor, "B 1 1"]:
         return self.penalties[self.generated.output_length][:, None, None]
@@ -313,7 +354,7 @@ class BeamSearch(DecodingStrategy):
         # Two copies from a GPU: the length before the tokens, and the score before their log-probabilities.
         numbers = torch.cat((lengths[..., None], tokens), 2).tolist()
         values = torch.cat((scores.gather(1, best)[..., None], log_p), 2).tolist()
-        return [
+        found = [
             [
                 self._hypothesis(*each)
                 for each in zip(*beams, strict=True)
@@ -321,6 +362,8 @@ class BeamSearch(DecodingStrategy):
             ]
             for beams in zip(numbers, values, strict=True)
         ]
+        # Best first: what has no score, which is left out, comes last.
+        return self.with_alternatives(found, _select(self.ended_alternatives[slots], best))
 
     def _hypothesis(self, numbers: list[int], values: list[float]) -> Hypothesis:
         end = 1 + numbers[0]
@@ -333,4 +376,17 @@ class BeamSearch(DecodingStrategy):
 
 def _select(x: Tensor, beams: Int[Tensor, "B N"]) -> Tensor:
     """These hypotheses of each slot."""
-    return x.gather(1, beams[..., None].expand(-1, -1, x.shape[2]))
+    index = beams.view(*beams.shape, *[1] * (x.dim() - 2))
+    return x.gather(1, index.expand(-1, -1, *x.shape[2:]))
+
+
+def _continued(
+    alternatives: Float[Tensor, "B K T A"],
+    parents: Int[Tensor, "B N"],
+    position: Int[Tensor, "B N 1"],
+    likely: Float[Tensor, "B K A"],
+) -> Float[Tensor, "B N T A"]:
+    """The alternatives of hypotheses that continue these parents, with those of the new position."""
+    new = _select(likely, parents)  # (B, N, A)
+    place = position[..., None].expand(-1, -1, -1, new.shape[-1])
+    return _select(alternatives, parents).scatter_(2, place, new[:, :, None])

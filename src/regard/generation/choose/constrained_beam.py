@@ -71,6 +71,12 @@ class RequiredPhrases:
         """Continue with these slots only."""
         self.slots = {new: self.slots[old] for new, old in enumerate(slots) if old in self.slots}
 
+    def skip(self, slots: Sequence[int], count: int) -> None:
+        """So many tokens of the prefixes of these slots were read at once."""
+        for number in slots:
+            if number in self.slots:
+                self.slots[number].wait -= count
+
     def begin_step(self) -> list[int]:
         """The slots whose phrases this step concerns: those past their prefix. Called once a step."""
         active = [number for number, slot in self.slots.items() if slot.wait == 0]

@@ -14,6 +14,7 @@ from regard.model.kv_cache import Slots
 if TYPE_CHECKING:
     from regard.generation.request import GenerationRequest
 
+Alternatives = tuple[tuple[int, float], ...]  # tokens and their log-probabilities, best first
 Scores = Float[
     Tensor, "B K V"
 ]  # log-probabilities or logits of the next token of K hypotheses in each of B slots
@@ -29,7 +30,9 @@ class Hypothesis(NamedTuple):
     score: (
         float | None
     )  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
-    end: int | None  # the end token that ended it; None: at the maximum length
+    end: int | None  # the end token that ended it; None: at the maximum length, or at a stop string
+    # The most likely tokens at the positions of `log_probabilities`; None where they are not wanted.
+    alternatives: tuple[Alternatives, ...] | None = None
 
     @property
     def ended(self) -> bool:
@@ -117,11 +120,14 @@ class LogitsProcessor(ABC):
     masks_only   it sets scores to −∞ and changes no others: greedy search may then pass logits in place of
                  log-probabilities, and scores of outputs need no copy
     per_slot     it keeps tensors for each slot, which `admit` and `keep` maintain
+    every_step   where `per_slot`: it must be called at every step, also while a prompt is read. If not, a prompt
+                 may be read at once: a call depends on the tokens that were generated before it alone
     """
 
     recordable: bool = False
     masks_only: bool = False
     per_slot: bool = False
+    every_step: bool = True
 
     @property
     def loop_masks(self) -> LoopMasks | None:

@@ -193,6 +193,7 @@ class BannedPhrases(LogitsProcessor):
     """Excludes runs of tokens from the output of each slot, from a given length of the output on."""
 
     recordable = masks_only = per_slot = True
+    every_step = False
 
     def __init__(self, slots: int, phrases: int, longest: int, device: torch.device) -> None:
         self.phrases = torch.full(

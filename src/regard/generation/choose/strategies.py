@@ -9,6 +9,7 @@ import torch
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from regard.generation.choose.alternatives import most_likely, read_alternatives
 from regard.generation.choose.constrained_beam import RequiredPhrases
 from regard.generation.choose.interfaces import (
     GeneratedTokens,
@@ -17,6 +18,7 @@ from regard.generation.choose.interfaces import (
     LoopMasks,
     SearchStrategy,
 )
+from regard.generation.choose.stop_strings import SlotStops
 from regard.generation.config import DecodeConfig
 from regard.generation.engines.loop import SearchLoop
 from regard.model.kv_cache import Slots
@@ -29,6 +31,7 @@ class DecodingStrategy(SearchStrategy):
     ends       whether an end token ends an output; if not, it is a token like others
     prompted   whether requests may have prompts, whose end tokens end nothing
     required   the required phrases of all slots; None where no request has any
+    stops      the stop strings of all slots; None where no request has any
     longest    tokens of an output at most: buffers grow to this; 0: they have all the room that they need
     per_slot   names of the tensors that hold a row for each slot
     per_token  names of those that hold a number for each token of an output
@@ -43,15 +46,21 @@ class DecodingStrategy(SearchStrategy):
     required: RequiredPhrases | None = None
     prompted: bool = True
     longest: int = 0
+    stops: SlotStops | None = None
     per_slot: ClassVar[tuple[str, ...]]
-    per_token: ClassVar[tuple[str, ...]] = ("log_p",)
+    per_token: ClassVar[tuple[str, ...]] = ("log_p", "alternatives")
     log_p: Float[Tensor, "B K T"] = field(
         init=False
     )  # of each token; of width 0 where it is not wanted
+    # At each token, as `most_likely` gives them; of width 0 where they are not wanted.
+    alternatives: Float[Tensor, "B K T A"] = field(init=False)
 
     def __post_init__(self) -> None:
         self.masks_only = all(each.masks_only for each in self.processors)
         self.done = torch.ones_like(self.limit, dtype=torch.bool)
+        tokens = self.generated.tokens
+        width = 2 * self.config.top_logprobs
+        self.alternatives = tokens.new_zeros((*tokens.shape, width), dtype=torch.float32)
         self.longest = max(self.longest, self.generated.tokens.shape[2] - 1)
 
     def reserve(self, steps: int = 1) -> int:
@@ -78,10 +87,12 @@ class DecodingStrategy(SearchStrategy):
                 processor.keep(slots)
         if self.required is not None:
             self.required.keep(slots.tolist())
+        if self.stops is not None:
+            self.stops = self.stops.keep(slots.tolist())
 
     def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
-        if self.required is not None or any(processor.per_slot for processor in self.processors):
-            return None  # these follow every step
+        if any(each.per_slot and each.every_step for each in self.processors):
+            return None
         return self.generated.prefix[:, :count]
 
     def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
@@ -89,7 +100,13 @@ class DecodingStrategy(SearchStrategy):
         self.reserve(count)
         self.generated.tokens[slots, :, :count] = prompts[:, None]
         self.log_p[slots, :, :count] = 0.0
+        self.alternatives[slots, :, :count] = 0.0
         self.generated.length[slots] = count
+        if self.required is not None:
+            numbers = torch.arange(len(self.limit))[
+                slots if isinstance(slots, slice) else slots.cpu()
+            ]
+            self.required.skip(numbers.tolist(), count)
 
     def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop:
         """The part of `loop` that strategies share."""
@@ -136,6 +153,28 @@ class DecodingStrategy(SearchStrategy):
             found &= (position >= self.generated.prompt).view(-1, *[1] * (tokens.dim() - 1))
         return found
 
+    def most_likely(self, log_p: Float[Tensor, "B K V"]) -> Float[Tensor, "B K A"] | None:
+        """The alternatives of a step, from the model's log-probabilities; None where they are not wanted."""
+        count = self.config.top_logprobs
+        return most_likely(log_p, count) if count else None
+
+    def with_alternatives(
+        self, found: list[list[Hypothesis]], alternatives: Float[Tensor, "n K T A"]
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses with the most likely tokens at their positions, where these are wanted."""
+        if not self.config.top_logprobs:
+            return found
+        counts = [[len(each.tokens) + each.ended for each in row] for row in found]
+        longest = max((count for row in counts for count in row), default=0)
+        numbers = alternatives[:, :, :longest].tolist()
+        return [
+            [
+                each._replace(alternatives=read_alternatives(own[:count]))
+                for each, own, count in zip(*row, strict=False)
+            ]
+            for row in zip(found, numbers, counts, strict=True)
+        ]
+
     @abstractmethod
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
         """The outputs of each of these slots, which are finished; best first."""
@@ -143,6 +182,6 @@ class DecodingStrategy(SearchStrategy):
 
 def _longer(x: Tensor, size: int, value: int) -> Tensor:
     """With room for `size` tokens of each hypothesis; the new ones have this value."""
-    longer = x.new_full((*x.shape[:2], size), value)
+    longer = x.new_full((*x.shape[:2], size, *x.shape[3:]), value)
     longer[:, :, : x.shape[2]] = x
     return longer

@@ -19,7 +19,7 @@ from regard.server.long_inputs import OpenLongInput, OverviewStep, RowOfMap, Til
 from regard.server.problems import RequestRefused
 from regard.server.studio_data import HeadsOfInput
 from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
-from regard.tasks.pipeline import Output, SequenceScore, TaggedSpan
+from regard.tasks.pipeline import Output, SequenceScore, TaggedSpan, TokenLogprob
 
 TYPES: dict[str, type] = {
     each.__name__: each
@@ -27,7 +27,7 @@ TYPES: dict[str, type] = {
         Generation, AttentionPart, Scoring, Embedding, Inspection, LiveLook, LookPage, Alternatives,
         BeamTree,
         HeadsOfInput, OpenLongInput, OverviewStep, RowOfMap, TileOfMap,
-        Output, TaggedSpan, SequenceScore, InspectedAttention, InspectedMap, Usage,
+        Output, TaggedSpan, TokenLogprob, SequenceScore, InspectedAttention, InspectedMap, Usage,
     )
 }  # fmt: skip
 ERRORS: dict[str, type[RegardError]] = {

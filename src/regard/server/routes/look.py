@@ -15,7 +15,7 @@ from regard.server.problems import RequestRefused
 from regard.server.routes.look_wire import LookAnswer, LookRequest, as_safetensors
 from regard.server.routing import FORM, JSON, Call, Route
 from regard.server.service import Service, json_answer
-from regard.server.wire import options_of
+from regard.server.wire import options_of, refuse_top_logprobs
 from regard.tasks.inputs import InputValue
 
 SAFETENSORS = "application/x-safetensors"
@@ -64,6 +64,7 @@ async def _inspected(
 ) -> InspectedAttention:
     """The output is generated in a batch with others first, unless it is given or the model is edited."""
     options, output, prefix = options_of(asked), asked.output, asked.prefix
+    refuse_top_logprobs(options)
     generated = 0
     if output is None and model.generates and not asked.edits:
         search = Generation(value, options, prefix, truncate=asked.truncate)

@@ -115,18 +115,20 @@ class NativeRoutes:
         if asked.stream:
             _check_stream(asked, len(inputs), in_bulk=call.in_bulk)
             options = streamable(options)
+        # The alternatives of tokens are given beside these.
+        tokens = asked.tokens or bool(options.get("top_logprobs"))
         attention = asked.attention if isinstance(asked.attention, bool) else asked.attention.part()
         works = [
             Generation(
                 text, options, asked.prefix, tuple(asked.banned), tuple(asked.required), asked.scores, attention,
-                asked.truncate, number, tokens=asked.tokens,
+                asked.truncate, number, tokens=tokens,
             )
             for number, text in enumerate(inputs)
         ]  # fmt: skip
         if asked.stream:
-            return await EventStream.begin(_events(client, works[0], tokens=asked.tokens))
+            return await EventStream.begin(_events(client, works[0], tokens=tokens))
         outputs = await client.results(works)
-        results = Result.all(outputs, tokens=asked.tokens)
+        results = Result.all(outputs, tokens=tokens)
         return json_answer(PredictAnswer(call.id, model.name, client.version, results))
 
     def classify_example(self) -> object:

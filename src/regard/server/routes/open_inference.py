@@ -15,7 +15,7 @@ from regard.server.jobs import Generation
 from regard.server.problems import ErrorMessage, RequestRefused, error_message
 from regard.server.routing import Call, Route
 from regard.server.service import TEXT, Service, decoded, json_answer
-from regard.server.wire import DecodeOptions, options_of, score_of
+from regard.server.wire import DecodeOptions, options_of, refuse_top_logprobs, score_of
 from regard.tasks.pipeline import Output
 
 DATATYPES = {"text": "BYTES", "score": "FP32"}
@@ -191,6 +191,7 @@ class OpenInferenceRoutes:
         names = _wanted(asked.outputs)
         inputs = self.service.inputs(_texts(asked.inputs))
         options, scored = options_of(given), "score" in names
+        refuse_top_logprobs(options)
         works = [
             Generation(
                 text,

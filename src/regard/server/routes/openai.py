@@ -40,10 +40,15 @@ from regard.server.service import TEXT, Service, decoded, json_answer
 from regard.server.wire import options_of, streamable
 from regard.tasks.pipeline import Output
 
-MOST_CHOICES, MOST_STOPS = 128, 4
+MOST_CHOICES, MOST_STOPS, MOST_LOGPROBS = 128, 4, 20
 DONE = b"data: [DONE]\n\n"
 # Decode options that have another name in this API, and fields of it that no model here supports.
-OTHER_NAMES = {"max_length": "max_tokens", "num_hypotheses": "n", "sample": "temperature"}
+OTHER_NAMES = {
+    "max_length": "max_tokens",
+    "num_hypotheses": "n",
+    "sample": "temperature",
+    "top_logprobs": "logprobs",
+}
 UNSUPPORTED = ("suffix", "logit_bias", "frequency_penalty", "presence_penalty")
 
 
@@ -175,8 +180,8 @@ def _check(asked: CompletionRequest, model: ModelInfo) -> None:
             refuse(name, f"nothing: it is called {other} here", f"Give {other}.")
     if asked.echo and model.reads:
         refuse("echo", "false for a model whose prompt is its source")
-    if asked.logprobs:
-        refuse("logprobs", "0: those of the chosen tokens", "Set it to 0.")
+    if asked.logprobs is not None and not 0 <= asked.logprobs <= MOST_LOGPROBS:
+        refuse("logprobs", f"0 to {MOST_LOGPROBS}", "Change it.")
     if asked.max_tokens is not None and asked.max_tokens < (0 if asked.echo else 1):
         refuse("max_tokens", "at least 1, or 0 with echo", "Raise it.")
     if not 1 <= _n(asked) <= MOST_CHOICES:
@@ -209,6 +214,8 @@ def _stops(asked: CompletionRequest) -> list[str]:
 def _sampling(asked: CompletionRequest) -> dict[str, Any]:
     """Decode options: where neither temperature nor top_p are given, those of the recipe; temperature 0 is a search."""
     options = options_of(asked)
+    stops = tuple(each for each in _stops(asked) if each)
+    options |= {"stop": stops or None, "top_logprobs": asked.logprobs or 0}
     temperature, top_p = options.pop("temperature", None), options.pop("top_p", None)
     if temperature == 0:
         return {**options, "sample": False}
@@ -244,7 +251,6 @@ class _Batch:
                 options,
                 scores=asked.logprobs is not None or self.candidates > self.n,
                 number=first + number,
-                stop=_stops(asked),
                 token_texts=True,
                 echo=bool(asked.echo),
                 widen_beam=each is None,
@@ -327,6 +333,8 @@ class _Batch:
             logprobs = Logprobs(
                 tokens, [None if isnan(value) else value for value in values], offsets
             )
+            if self.asked.logprobs > 0:
+                logprobs.top_logprobs = _top_logprobs(output, tokens)
         reason: Literal["stop", "length"] = "stop" if output.finish_reason == "end" else "length"
         reason = "length" if self.asked.max_tokens == 0 else reason
         return Choice("".join(tokens), index, reason, logprobs)
@@ -335,3 +343,23 @@ class _Batch:
         """Of the generated tokens, by which the best candidates are chosen."""
         own = (output.log_probabilities or ())[output.input_tokens if self.asked.echo else 0 :]
         return sum(own) / max(1, len(own))
+
+
+def _top_logprobs(output: Output, tokens: Sequence[str]) -> list[dict[str, float] | None]:
+    """Of each token of a choice, the most likely ones and itself; None where nothing precedes it."""
+    found: list[dict[str, float] | None] = []
+    values = output.log_probabilities or ()
+    for token, number, value, row in zip(
+        tokens, output.token_ids, values, output.top_logprobs or (), strict=False
+    ):
+        if isnan(value):
+            found.append(None)
+            continue
+        # Several tokens may have one text: the most likely of them comes first.
+        texts: dict[str, float] = {}
+        for each in row:
+            text = token if each.token_id == number else each.text
+            texts.setdefault(text, each.log_probability)
+        texts[token] = value
+        found.append(texts)
+    return found

@@ -38,12 +38,15 @@ class CompletionRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True)
 
 
 class Logprobs(Struct):
-    """Of the tokens of a choice; `text_offset` is where each begins in its text."""
+    """Of the tokens of a choice; `text_offset` is where each begins in its text.
+
+    `top_logprobs` has the most likely tokens at each position, and the token of the choice.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
     text_offset: list[int]
-    top_logprobs: None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
 
 
 class Choice(Struct):
