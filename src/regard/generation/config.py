@@ -152,7 +152,6 @@ class DecodeConfig(Config):
         "so many of the most likely tokens at each position of an output are given with it, with the model's own "
         "log-probabilities: before constraints, penalties and the options of sampling",
     )
-    max_source_length: Count = doc(1000, "largest number of source tokens")
     max_source_length: Count = doc(1000, "largest number of source tokens", page=UNUSED)
     batch_tokens: Count | Literal["auto"] = doc(
         "auto",
