@@ -1,14 +1,37 @@
 """Inputs to begin with: of a model's synthetic test data, images as data: URLs; and series of one fixed length."""
 
+import math
 from itertools import islice
+from pathlib import Path
 
-from regard.core.errors import MissingExtra
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 from regard.data.images import load_image, url_of
 from regard.data.sources import examples
 from regard.data.synthetic.scenes import SIDE, Scene
+from regard.inference.file_inputs import file_inputs
 from regard.inference.predictor import Predictor
+from regard.tasks.look_inputs import source_parts
 
 EXAMPLES = 6  # of a model
+
+
+def examples_of_file(predictor: Predictor, file: str) -> tuple[tuple[str, ...], ...]:
+    """The first inputs of a file, as a page sends them."""
+    fields = predictor.recipe.data.source_fields or (predictor.recipe.data.target,)
+    if any(field.is_file for field in fields):
+        raise InvalidArgument(
+            "examples",
+            wanted="nothing for a model of images",
+            got=repr(file),
+            remedy="Leave it out: images are dropped into the page.",
+        )
+    found = []
+    for value in islice(file_inputs(predictor, Path(file)), EXAMPLES):
+        parts = zip(fields, source_parts(value, fields), strict=True)
+        found.append(tuple(field.request_text(part) for field, part in parts))
+    if not found:
+        raise InvalidData(file, wanted="at least one input", got="none", remedy="Name another.")
+    return tuple(found)
 
 
 def example_inputs(predictor: Predictor) -> tuple[tuple[str, ...], ...]:
@@ -22,11 +45,17 @@ def example_inputs(predictor: Predictor) -> tuple[tuple[str, ...], ...]:
         given = tuple(each for each in first if each is not None)
         return (given,) if len(given) == len(first) else ()
     try:
-        found = list(islice(examples(config, "test"), EXAMPLES))
+        # Windows of a series overlap: one after the other.
+        step = 1
+        if config.series is not None:
+            step = math.ceil(config.series.window / config.series.evaluation_stride)
+        found = list(islice(examples(config, "test"), 0, EXAMPLES * step, step))
         return tuple(
             tuple(
-                url_of(load_image(each, SIDE)) if isinstance(each, Scene) else str(each)
-                for each in one.sources
+                url_of(load_image(value, SIDE))
+                if isinstance(value, Scene)
+                else field.request_text(value)
+                for field, value in zip(config.source_fields, one.sources, strict=True)
             )
             for one in found
         )
