@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from urllib.parse import urlencode
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,11 +16,11 @@ from regard.generation.choose.trace import BeamTrace
 from regard.interop.page.document import document
 from regard.interop.page.program import quantized_rows
 from regard.interop.page.target import PageTarget
-from regard.interpret.look import Look
 from regard.interpret.sites import attention_sites
 from support import page_members, predictors
 from support.browsers import HOSTILE, browser, settled, strict_pages, violations
 from support.page_members import DATES, PAGES
+from support.page_values import check_look
 
 pytestmark = pytest.mark.slow
 
@@ -114,38 +113,6 @@ def outputs(page, inputs, edits=()) -> list[dict]:
     return page.evaluate(
         program, [[each if isinstance(each, list) else [each] for each in inputs], list(edits)]
     )
-
-
-def weights(table: dict) -> np.ndarray:
-    """The weights of a map in the format of Look.to_json."""
-    numbers = (
-        np.frombuffer(base64.b64decode(table["weights"]["data"]), "<u2").astype(np.float64) / 65535
-    )
-    return numbers.reshape(table["weights"]["shape"])
-
-
-def check_look(got: dict, wanted: Look) -> None:
-    """Weights to the precision of the format, names, scores and measures."""
-    wanted = json.loads(wanted.to_json())
-    assert [each["name"] for each in got["maps"]] == [each["name"] for each in wanted["maps"]]
-    for ours, theirs in zip(got["maps"], wanted["maps"], strict=True):
-        np.testing.assert_allclose(weights(ours), weights(theirs), atol=1.6 / 65535)
-        rest = ("weights", "summary", "top")
-        assert {key: x for key, x in ours.items() if key not in rest} == {
-            k: x for k, x in theirs.items() if k not in rest
-        }
-        for one, other in zip(ours["summary"], theirs["summary"], strict=True):
-            assert one == pytest.approx(other, abs=1e-4)
-    for ours, theirs in zip(got["sources"], wanted["sources"], strict=True):
-        assert {key: ours[key] for key in theirs if key != "data"} == {
-            k: x for k, x in theirs.items() if k != "data"
-        }
-    scores = [
-        each["output"].pop("scores", None) or [each["output"].pop("score", None)]
-        for each in (got, wanted)
-    ]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
-    assert got["output"] == wanted["output"]
 
 
 def test_greedy_outputs_are_those_of_python_on_200_inputs(dates, opened):

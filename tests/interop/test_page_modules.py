@@ -1,16 +1,11 @@
 """The modules of an exported page, in Node.js: operators, programs, tokenizers and images give what Python gives."""
 
 import json
-import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import regard
 from regard.core.errors import InvalidArgument
 from regard.data.images import load_image
 from regard.data.tokenizer import Tokenizer
@@ -23,9 +18,8 @@ from regard.interpret.editing import token_id
 from regard.interpret.edits import ReplaceToken
 from support import models, predictors
 from support.page_members import DATES
+from support.page_values import BROWSER, SHARED, node
 
-BROWSER = Path(regard.__file__).parent / "interop/page/browser"
-SHARED = Path(regard.__file__).parent / "views/page"
 INPUTS = [each.source for each in DATES]
 
 
@@ -34,24 +28,6 @@ def test_the_interpreter_runs_every_operator_that_is_exported():
         "import { OPERATORS } from './program.js'; console.log(JSON.stringify(Object.keys(OPERATORS)));"
     )
     assert {*found, "Scan"} == OPERATORS
-
-
-def node(program: str, given: object = None, folder: Path = BROWSER) -> object:
-    """What a module prints, as JSON; `given` is in `given`."""
-    executable = shutil.which("node")
-    if executable is None:
-        pytest.skip("needs Node.js: apt-get install nodejs")
-    text = (
-        "import fs from 'node:fs'; const given = JSON.parse(fs.readFileSync(0, 'utf8'));\n"
-        + program
-    )
-    text = re.sub(r"'\./(\w+\.js)'", lambda found: f"'{(folder / found[1]).as_uri()}'", text)
-    command = [executable, "--input-type=module", "-e", text]
-    done = subprocess.run(
-        command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
 
 
 LINES = [

@@ -19,7 +19,7 @@ from regard.interop.page.program import WeightBytes, program
 from regard.interop.page.target import marked
 from regard.interpret.sites import attention_sites
 from regard.recipe.recipe import Recipe
-from support import models, predictors
+from support import models, page_series, predictors
 from support.onnx_members import ONE_LAYER, PREDICTORS, VIT, graph, lively, seeded
 
 DATES = list(dates("test", 0, 200))
@@ -90,6 +90,7 @@ PAGES: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     },
     "running text": (lambda: seeded(lambda: predictors.language_model(context_length=12)), {}),
     "image classifier": (image_classifier, {}),
+    **{name: (make, {}) for name, make in page_series.SERIES.items()},
 }
 
 

@@ -11,6 +11,7 @@ from regard.api.look import pairs_of
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.corpus import Prepared
 from regard.data.sources import examples
+from regard.inference.example_inputs import example_inputs
 from regard.tasks.vector_task import seasonal_naive_errors
 
 FIELD = {"kind": "vectors"}
@@ -113,6 +114,23 @@ def test_a_look_shows_the_attention_over_the_past(model):
     assert look.title.startswith("channel 1 of ")
     ((output,),) = model.outputs([past])
     np.testing.assert_allclose(look.output.vectors, output.vectors, rtol=1e-4)
+    written = json.loads(look.to_json())
+    # Weights and measures are those of the first channel alone.
+    assert written["maps"][0]["weights"]["shape"] == [2, 12, 12]
+    (first, _) = written["maps"][0]["summary"]
+    entropy = -(weights[0] * weights[0].log()).sum(-1)  # (N,)
+    assert first["entropy"] == pytest.approx(entropy.mean().item(), rel=1e-4)
+    assert first["evenness"] == pytest.approx(entropy.mean().item() / np.log(12), rel=1e-4)
+
+
+def test_examples_are_windows_one_after_the_other(model):
+    found = example_inputs(model)
+    windows = [np.array(json.loads(text)) for (text,) in found]
+    assert len(windows) == 6
+    first = np.asarray(next(examples(model.recipe.data, "test")).source)
+    np.testing.assert_allclose(windows[0], first, rtol=1e-5, atol=1e-6)
+    assert all(window.shape == (WINDOW, 3) for window in windows)
+    assert not np.isin(windows[1][:, 0], windows[0][:, 0]).any()
 
 
 def test_a_look_at_a_split_shows_the_forecast_of_the_model(model):

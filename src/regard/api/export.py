@@ -19,7 +19,7 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
     to        "huggingface", "ctranslate2", "onnx" or "page"
     out       a folder that does not exist yet or is empty; for "page", an .html file
     options   those of `regard.interop.interfaces.ExportOptions`: dtype, quantization, attention,
-              report, push
+              report, examples, push
 
     A model that the format cannot express is refused, with the reasons. What is written is complete
     or not there.

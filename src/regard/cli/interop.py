@@ -49,6 +49,10 @@ def export(
         Path | None,
         option("FILE", "Figures of `regard evaluate --json`, for the model card (huggingface)."),
     ] = None,
+    examples: Annotated[
+        Path | None,
+        option("FILE", "Inputs, as `regard predict` reads them, to try in the page (page)."),
+    ] = None,
     push: Annotated[
         str | None,
         option(
@@ -97,6 +101,7 @@ def export(
         "quantization": quantization,
         "attention": attention,
         "report": None if report is None else str(report),
+        "examples": None if examples is None else str(examples),
         "push": push,
     }
     print(regard.export(model, to, out, **options))

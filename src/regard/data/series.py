@@ -336,12 +336,12 @@ class _Clock:
 
 def _part(date: datetime, part: str) -> float:
     if part == "minute":
-        return date.minute
+        return float(date.minute)
     if part == "hour":
         return date.hour + date.minute / 60
     if part == "weekday":
         return date.weekday() + date.hour / 24
-    return (date.day if part == "day" else date.month) - 1
+    return float(date.day if part == "day" else date.month) - 1
 
 
 def _by_time(

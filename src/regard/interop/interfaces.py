@@ -25,6 +25,9 @@ class ExportOptions(Config):
     report: str | None = doc(
         None, "file of `regard evaluate --json`, whose figures go into the model card"
     )
+    examples: str | None = doc(
+        None, "file of inputs, as `regard predict` reads it, of which a page offers the first"
+    )
     push: str | None = doc(
         None, "repository of the Hugging Face Hub, as owner/name, to which the folder is uploaded"
     )

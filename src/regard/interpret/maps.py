@@ -234,9 +234,11 @@ class AttentionMap(AttentionSite):
         rows = slice(0, self.size[0])
         if self.row_words is not None or self.key_words is not None:
             return rows, 0, weights, weights > 0
-        mask = self._captured().spec.visible.tile(rows, 0, m, n, m, weights.device)
+        spec = self._captured().spec
+        mask = spec.visible.tile(rows, 0, m, n, m, weights.device)
         if mask is not None:
-            mask = mask.expand(1, self.heads, n, m)[0]
+            # The map is that of the first sequence, also where each channel of a series is one.
+            mask = mask.expand(spec.query.shape[0], self.heads, n, m)[0]
         return rows, 0, weights, mask
 
     @property

@@ -243,7 +243,8 @@ class VectorInput(InputModule):
         mask: Bool[Tensor, "B S"],
     ) -> ComputedVectors:
         """The outputs of a convolution; `mask` is True where there is a vector to read."""
-        longest = -(-values.shape[1] // self.stride)
+        # Not -(-length // stride): a graph of ONNX divides negative integers towards zero.
+        longest = (values.shape[1] + self.stride - 1) // self.stride
         if values.shape[1] == 0:
             # A batch of empty sequences: a convolution refuses fewer vectors than its kernel.
             values = values.new_zeros(len(values), 1, values.shape[2])
@@ -272,7 +273,9 @@ class VectorInput(InputModule):
         if kernel == self.stride == 1:
             return mask
         padded = nn.functional.pad(mask.float(), (self.left, self.right))
-        return nn.functional.max_pool1d(padded[:, None], kernel, self.stride)[:, 0] > 0
+        # Not max_pool1d, for whose export PyTorch fixes the length.
+        pooled = nn.functional.max_pool2d(padded[:, None, None], (1, kernel), (1, self.stride))
+        return pooled[:, 0, 0] > 0
 
     def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
         assert isinstance(source, PackedVectors)

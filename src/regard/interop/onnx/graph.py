@@ -94,6 +94,8 @@ def write_graph(graph: Graph, path: Path) -> None:
     input_names = [each.name for each in graph.inputs]
     with quiet(), torch.no_grad(), _named_errors(graph):
         outputs = graph.run(dict(zip(input_names, examples, strict=True)))
+        # Else the loop of a recurrent layer is checked against the guards of an earlier export.
+        torch._dynamo.reset()
         program = torch.onnx.export(
             graph,
             examples,

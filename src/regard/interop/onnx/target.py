@@ -12,7 +12,12 @@ from regard.generation.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
-from regard.interop.onnx.encoder_graphs import EncoderGraph, SourceGraph, SourceInputs
+from regard.interop.onnx.encoder_graphs import (
+    EncoderGraph,
+    SourceGraph,
+    SourceInputs,
+    VectorSizes,
+)
 from regard.interop.onnx.files import source_kinds, write_files
 from regard.interop.onnx.graph import Graph, quiet, write_graph
 from regard.model.seq2seq import Model
@@ -69,8 +74,20 @@ def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
     kinds = source_kinds(model)
     resizings = [field.resizing for field in model.recipe.data.source_fields]
     sizes: list[int | None] = [None if each is None else each[0] for each in resizings]
-    sources = SourceInputs(kinds, sizes or [None] * len(kinds))
+    sources = SourceInputs(kinds, sizes or [None] * len(kinds), _vector_sizes(model))
     return model_graphs(model.model, sources, attention=attention)
+
+
+def _vector_sizes(model: Predictor) -> dict[int, VectorSizes]:
+    """The sizes of each source of vectors, by its number from 0."""
+    # Given by a task whose sources all have one length.
+    length = model.task.source_sizes(model.sources).get("source_length")
+    pairs = zip(model.recipe.data.source_fields, model.sources, strict=False)
+    return {
+        number: VectorSizes(vocabulary.size, length)
+        for number, (field, vocabulary) in enumerate(pairs)
+        if vocabulary is not None and field.usual_ranges(vocabulary) is not None
+    }
 
 
 def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
@@ -83,10 +100,10 @@ def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> lis
     encoder = seq2seq.encoder
     if encoder is None:
         return [make(seq2seq.decoder, None, attention=attention)]
-    several = len(sources.kinds) > 1
     # All states of learned queries are attended to, whatever the mask of the source is.
-    masked = several or (sources.kinds == ["text"] and encoder.keeps_positions)
-    cls_tokens = 0 if several else encoder.cls_tokens
+    is_text = sources.kinds == ["text"] and encoder.keeps_positions
+    masked = sources.gives_mask or is_text
+    cls_tokens = 0 if sources.gives_mask else encoder.cls_tokens
     memory = MemoryInputs(encoder.dim, masked, cls_tokens)
     return [
         EncoderGraph(seq2seq, sources, attention=attention),

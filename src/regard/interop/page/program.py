@@ -28,10 +28,10 @@ ALIGNMENT = 16  # bytes
 OPERATORS = frozenset(  # that program.js runs; a test compares both lists
     """Abs Add And ArgMax Attention AveragePool BatchNormalization Cast Ceil Clip Concat ConstantOfShape Conv Cos CumSum
     Div Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool Greater
-    GreaterOrEqual Identity InstanceNormalization IsNaN LayerNormalization Less LessOrEqual Linear Log LogSoftmax MatMul
-    Max MaxPool Min Mod Mul Neg Not Or Pad Pow RMSNormalization Range Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin
-    ReduceProd ReduceSum ReduceSumSquare Relu Reshape Scan ScatterElements ScatterND Shape Sigmoid Sign Sin Size Slice
-    Softmax Softplus Split Sqrt Squeeze Sub Swish Tanh Tile Transpose Trilu Unsqueeze Where""".split()  # noqa: SIM905  a table
+    GreaterOrEqual Identity InstanceNormalization IsInf IsNaN LayerNormalization Less LessOrEqual Linear Log LogSoftmax
+    MatMul Max MaxPool Min Mod Mul Neg Not Or Pad Pow RMSNormalization Range Reciprocal ReduceL2 ReduceMax ReduceMean
+    ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Scan ScatterElements ScatterND Shape Sigmoid Sign Sin
+    Size Slice Softmax Softplus Split Sqrt Squeeze Sub Swish Tanh Tile Transpose Trilu Unsqueeze Where""".split()  # noqa: SIM905  a table
 )
 
 

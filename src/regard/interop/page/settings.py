@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -11,16 +11,18 @@ from regard.data.fields.base import Field
 from regard.data.fields.image import require_image
 from regard.data.fields.text import require_tokenizer, tokenizer_of
 from regard.data.images import image_token_cost
+from regard.data.statistics import Statistics
 from regard.data.tokenizer import Tokenizer
 from regard.generation import config as decode_options
 from regard.generation.config import DecodeConfig
 from regard.generation.request import position_limit
-from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
 from regard.interop.page.tokenizer_tables import tokenizer_table
 from regard.interpret.sites import attention_sites
+from regard.model.inputs import input_stride
 from regard.model.interfaces import Encoder
 from regard.model.multi_source import source_encoders
+from regard.tasks.vector_task import decimals_of
 
 
 def options(use: str | None) -> tuple[str, ...]:
@@ -33,6 +35,15 @@ CHOSEN = options(decode_options.CHOSEN)
 # Refused where they differ from the default, also what is added later. Logits processors are
 # refused by their names.
 MISSING = tuple(name for name in options(None) if name != "logits_processors")
+# Where an output follows from one pass: a limit of the sources, options of batches and of an engine
+# that generates, and two with which a predictor says how many outputs it gives.
+OF_ONE_PASS = ("max_source_length", "batch_tokens", "precision", "quantization",
+               "beam_size", "num_hypotheses")  # fmt: skip
+MISSING_IN_ONE_PASS = tuple(
+    each.name
+    for each in fields(DecodeConfig)
+    if each.name not in (*OF_ONE_PASS, "logits_processors")
+)
 
 
 class ModelSettings:
@@ -43,7 +54,9 @@ class ModelSettings:
         self.tokenizers: list[dict[str, Any]] = []
         self._numbers: dict[tuple[str, bool], int] = {}
 
-    def as_dict(self, title: str, causal_sites: Sequence[str]) -> dict[str, Any]:
+    def as_dict(
+        self, title: str, causal_sites: Sequence[str], examples: Sequence[Sequence[str]] = ()
+    ) -> dict[str, Any]:
         # Sources and target come first: they collect the tokenizers.
         settings = {
             "version": 1,
@@ -52,7 +65,7 @@ class ModelSettings:
             "target": self._target(),
             "sites": self._sites(causal_sites),
             "tokenizers": self.tokenizers,
-            "examples": example_inputs(self.model),
+            "examples": examples,
         }
         return settings | self._search()
 
@@ -88,6 +101,8 @@ class ModelSettings:
                 "grid": memory.grid,
                 "units": memory.cls_tokens,
             }
+        if reads_vectors(field, vocabulary):
+            return self._vectors(field, cast(Statistics, vocabulary), encoder)
         tokenizer = tokenizer_of(vocabulary)
         if tokenizer is None:
             assert vocabulary is not None
@@ -107,12 +122,60 @@ class ModelSettings:
             "units": encoder.cls_tokens,
         }
 
+    def _vectors(self, field: Field, statistics: Statistics, encoder: Encoder) -> dict[str, Any]:
+        """A source of vectors: its statistics, its limits, and how a page reads a table of them."""
+        window = vector_window(self.model)
+        stride = input_stride(encoder)
+        limit = self.model.recipe.decode.max_source_length
+        positions = position_limit(encoder)
+        if positions is not None:
+            # As in `SourceInput.truncate`: a state may be that of several vectors.
+            limit = min(limit, (positions - encoder.cls_tokens) * stride)
+        series = self.model.recipe.data.series
+        table = None
+        if series is not None:
+            names = ("time", "group", "columns", "targets", "calendar", "gaps")
+            table = {name: getattr(series, name) for name in names}
+        layout = {
+            "size": statistics.size,
+            "missing": not field.refuses_missing,
+            "window": window,
+            "series": table,
+        }
+        return {
+            "kind": "vectors",
+            "mean": statistics.mean,
+            "scale": statistics.scale,
+            "ranges": field.usual_ranges(statistics),
+            "window": window,
+            "limit": limit,
+            "stride": stride,
+            "units": encoder.cls_tokens,
+            "layout": layout,
+        }
+
     def _target(self) -> dict[str, Any]:
+        field = self.model.recipe.data.target
+        if reads_vectors(field, self.model.target):
+            statistics = cast(Statistics, self.model.target)
+            return {
+                "kind": "vectors",
+                "mean": statistics.mean,
+                "scale": statistics.scale,
+                "decimals": decimals_of(statistics),
+                "follows": self.model.task.continues_source,
+                "first_channel": self._shows_first_channel(),
+            }
         target = tokenizer_of(self.model.target)
         if target is None:
             return {"kind": "label", "labels": self.model.target.tokens()}
         number = self._tokenizer(target, running=self.model.running_text)
         return {"kind": "text", "tokenizer": number}
+
+    def _shows_first_channel(self) -> bool:
+        """Whether a look shows the attention of the first of several channels, as of `regard.look`."""
+        head = getattr(self.model.model, "head", None)
+        return bool(getattr(head, "is_independent", False)) and self.model.target.size > 1
 
     def _search(self) -> dict[str, Any]:
         """How outputs are searched for; nothing for a classifier."""
@@ -157,3 +220,14 @@ class ModelSettings:
             }
             for module, site in attention_sites(self.model.model).items()
         ]
+
+
+def reads_vectors(field: Field, vocabulary: VocabularyType | None) -> bool:
+    """Whether values of a field are sequences of vectors."""
+    return vocabulary is not None and field.usual_ranges(vocabulary) is not None
+
+
+def vector_window(model: Predictor) -> int | None:
+    """How many vectors a model reads, where all of its sources must have as many."""
+    length = model.task.source_sizes(model.sources).get("source_length")
+    return None if length is None else int(length)

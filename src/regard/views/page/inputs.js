@@ -39,7 +39,7 @@ export function showInputs(box, model, input, changed) {
       changed([...now]);
     };
     if (kind === "image") return pictureField(name, i, set);
-    if (rangesOf(model, i)) return seriesField(name, i, set, rangesOf(model, i));
+    if (rangesOf(model, i)) return seriesField(name, i, set, rangesOf(model, i), model.layouts?.[i] ?? null);
     return model.choices?.[i] ? choiceField(name, i, set, model.choices[i]) : textField(name, i, set, kind === "text" || kind === "words");
   });
   const fill = (values) => {
@@ -108,8 +108,9 @@ async function pictureUrl(blob) {
 
 function exampleButtons(model, choose) {
   if (!model.examples.length) return [];
+  const written = (value, at, i) => make("span", { textContent: rangesOf(model, at) ? `Series ${i + 1}` : value });
   const buttons = model.examples.map((example, i) => {
-    const parts = example.map((value, at) => (model.reads[at] === "image" ? make("img", { src: value, alt: "" }) : make("span", { textContent: value })));
+    const parts = example.map((value, at) => (model.reads[at] === "image" ? make("img", { src: value, alt: "" }) : written(value, at, i)));
     const button = make("button", { type: "button", label: model.reads.includes("image") ? `Example ${i + 1}` : undefined }, ...parts);
     button.addEventListener("click", () => choose(example));
     return button;

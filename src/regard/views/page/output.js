@@ -2,8 +2,10 @@
 // changed of it.
 
 import { fixed, percent, shown } from "./data.js";
-import { outputSeries } from "./series.js";
+import { forecastSeries, outputSeries } from "./series.js";
 import { keepingFocus, make } from "./state.js";
+
+const MOST_LABELS = 8; // whose probabilities are shown
 
 const probability = (score) => Math.exp(score ?? -Infinity);
 const total = (output) => output.scores?.reduce((sum, score) => sum + score, 0);
@@ -14,15 +16,36 @@ export function showOutput(box, look, { difference = null, before = null, choose
   if (!output) return box.replaceChildren(make("p", { className: "quiet", textContent: "This model gives no output of its own." }));
   const label = "label" in output;
   const vectors = output.vectors;
-  const text = vectors ? `${vectors.length} vectors of ${vectors[0]?.length ?? 0} numbers` : output.text;
+  const counted = `${vectors?.length} vectors of ${vectors?.[0]?.length ?? 0} numbers`;
+  const text = vectors ? `${look.past ? "Forecast of " : ""}${counted}` : output.text;
   const said = make("p", { className: "said", id: "said" }, label ? output.label : text);
   if (label) said.append(make("span", { className: "quiet", textContent: ` ${percent(probability(output.score))}` }));
   const parts = [said];
   // Numbers have no probabilities: there is nothing to show of them but themselves.
-  if (vectors) parts.push(outputSeries(vectors));
+  if (vectors) parts.push(look.past ? forecastSeries(look.past, vectors) : outputSeries(vectors), writtenNumbers(output));
+  else if (look.probabilities) parts.push(labelBars(look.probabilities));
   else if (!label && !("numbers" in output)) parts.push(tokenList(output, difference, choose), make("p", { className: "quiet", id: "score", textContent: scoreLine(output, before) }));
   if (before) parts.push(unedited(before, output, difference));
   keepingFocus(box, () => box.replaceChildren(...parts));
+}
+
+// The numbers of vectors as `regard predict` writes them, a line for each vector.
+function writtenNumbers({ text }) {
+  const lines = [...text.matchAll(/\[([^[\]]*)\]/g)].map(([, line]) => line);
+  return make("details", { className: "numbers" }, make("summary", { textContent: "Numbers of the output" }), make("pre", { id: "output-numbers", tabIndex: 0, textContent: lines.join("\n") }));
+}
+
+// The most likely labels with their probabilities.
+function labelBars(probabilities) {
+  const sorted = Object.entries(probabilities).sort(([, a], [, b]) => b - a);
+  const rows = sorted.slice(0, MOST_LABELS).map(([label, share]) => {
+    const bar = make("span", { className: "share" }, make("span"));
+    bar.firstChild.style.width = `${100 * share}%`;
+    return make("tr", {}, make("th", { scope: "row", textContent: label }), make("td", { textContent: percent(share) }), make("td", {}, bar));
+  });
+  const rest = sorted.length - rows.length;
+  const caption = make("caption", { textContent: rest > 0 ? `The ${rows.length} most likely of ${sorted.length} labels` : "Probabilities of the labels" });
+  return make("table", { id: "probabilities" }, caption, make("tbody", {}, ...rows));
 }
 
 function scoreLine(output, before) {

@@ -6,12 +6,15 @@ import { make } from "./state.js";
 
 const MOST_LINES = 16; // numbers of a vector that are lines; more are a picture
 const LINE = 26; // least pixels of the height of a line
+const LANE = 72; // of a line that is forecast
 const HIGH = 160; // pixels of the height of a picture
 const STRIP = 22; // pixels of the height of the weights
 const GAP = 4; // between numbers and weights
 const NAMES = 16; // pixels below, for the times
 const TICK = 90; // least pixels from one named time to the next
 const SHADES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#767676"]; // safe for the color-blind
+const PAST = 4; // times as many vectors before a forecast are shown with it
+const LEAST_PAST = 48; // or this many
 const TINT = 0.35; // how much of a weight's color lies behind the lines
 
 export function attendsToSeries(map) {
@@ -35,7 +38,7 @@ export function sharesOf(source) {
 export const positionsOf = (source) => source.tokens.length - source.units;
 // The share of the width that the numbers take: the last position may stand for fewer vectors than the others.
 export const extent = (source) => source.length / (positionsOf(source) * source.stride);
-export const signalHeight = (source) => (source.picture ? HIGH : Math.max(HIGH / 2, LINE * source.shape[1]));
+export const signalHeight = (source) => (source.picture ? HIGH : Math.max(HIGH / 2, (source.lane ?? LINE) * source.shape[1]));
 export const seriesHeight = (source) => signalHeight(source) + GAP + STRIP + NAMES;
 export const shadeOf = (channel) => SHADES[channel % SHADES.length];
 
@@ -79,16 +82,17 @@ export function pictureOf(source, dark) {
 }
 
 // A series that a model gave, as a source of one: its shares are kept as if they had been read from JSON.
-export function seriesOf(vectors) {
+export function seriesOf(vectors, tokens = vectors.map((_, i) => String(i + 1))) {
   const channels = vectors[0]?.map((_, channel) => String(channel + 1)) ?? [];
   const lines = channels.map((_, channel) => vectors.map((vector) => vector[channel] ?? NaN));
   const shares = lines.map((line) => {
     const known = line.filter((value) => !Number.isNaN(value));
+    if (!known.length) return line;
     const [low, high] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
     return line.map((value) => (high > low ? (value - low) / (high - low) : value - low));
   });
   const picture = channels.length > MOST_LINES;
-  const source = { channels, length: vectors.length, stride: 1, units: 0, picture, tokens: vectors.map((_, i) => String(i + 1)), shape: [2, channels.length, vectors.length] };
+  const source = { channels, length: vectors.length, stride: 1, units: 0, picture, tokens, shape: [2, channels.length, vectors.length] };
   decoded.set(source, [shares, shares]);
   return source;
 }
@@ -96,7 +100,57 @@ export function seriesOf(vectors) {
 // Vectors that a model gave as a drawing over time.
 export function outputSeries(vectors) {
   const source = seriesOf(vectors);
-  const canvas = make("canvas", { role: "img", className: "series-output", label: `${vectors.length} vectors of ${source.channels.length} numbers over time` });
+  return drawnOutput(source, `${vectors.length} vectors of ${source.channels.length} numbers over time`, () => {});
+}
+
+// A forecast as the continuation of the vectors before it, of which the latest are shown.
+export function forecastSeries(past, forecast) {
+  const shown = past.slice(-Math.max(PAST * forecast.length, LEAST_PAST));
+  const first = past.length - shown.length;
+  const before = shown.map((_, i) => String(first + i + 1));
+  const vectors = [...shown, ...forecast].map((vector) => vector.map((value) => value ?? NaN));
+  const source = Object.assign(seriesOf(vectors, [...before, ...forecast.map((_, i) => `+${i + 1}`)]), { lane: LANE });
+  const start = shown.length / vectors.length;
+  const spans = source.channels.map((name, channel) => {
+    const line = forecast.map((vector) => vector[channel]);
+    return `channel ${name} from ${short(line[0])} to ${short(line.at(-1))}`;
+  });
+  const label = `Forecast of ${forecast.length} vectors after ${past.length}: ${spans.slice(0, MOST_LINES).join("; ")}`;
+  return drawnOutput(source, label, (pen, width, ink) => {
+    const height = signalHeight(source);
+    Object.assign(pen, { globalAlpha: 0.12, fillStyle: ink });
+    pen.fillRect(start * width, 0, width - start * width, height);
+    Object.assign(pen, { globalAlpha: 0.6, strokeStyle: ink, lineWidth: 1 });
+    pen.setLineDash([4, 3]);
+    pen.beginPath();
+    pen.moveTo(start * width, 0);
+    pen.lineTo(start * width, height);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.globalAlpha = 1;
+    if (source.picture) return;
+    const each = height / source.channels.length;
+    vectors[0].forEach((_, channel) => drawRange(pen, vectors.map((vector) => vector[channel]), channel * each, each, ink));
+  });
+}
+
+const short = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))) : "none");
+
+// The largest number of a line at its top left, the least at its bottom left.
+function drawRange(pen, line, top, high, ink) {
+  const known = line.filter(Number.isFinite);
+  if (!known.length) return;
+  const [least, most] = [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))];
+  const ground = getComputedStyle(document.body).backgroundColor; // around the letters: the line is behind them
+  Object.assign(pen, { fillStyle: ink, strokeStyle: ground, lineWidth: 4, textAlign: "left", textBaseline: "top" });
+  for (const [text, y] of [[short(most), top + 1], [short(least), top + high - NAMES + 3]]) {
+    pen.strokeText(text, 2, y);
+    pen.fillText(text, 2, y);
+  }
+}
+
+function drawnOutput(source, label, mark) {
+  const canvas = make("canvas", { role: "img", className: "series-output", label });
   const paint = () => {
     const width = Math.max(200, canvas.clientWidth || 640);
     const sharp = devicePixelRatio || 1;
@@ -106,8 +160,10 @@ export function outputSeries(vectors) {
     const pen = canvas.getContext("2d");
     pen.setTransform(sharp, 0, 0, sharp, 0, 0);
     const style = getComputedStyle(canvas);
+    const font = `11px ${style.fontFamily}`;
     drawSignal(pen, source, width);
-    drawTimes(pen, source, width, signalHeight(source) + 3, { ink: style.color, font: `11px ${style.fontFamily}` });
+    drawTimes(pen, source, width, signalHeight(source) + 3, { ink: style.color, font });
+    mark(pen, width, style.color);
   };
   new ResizeObserver(paint).observe(canvas);
   return canvas;

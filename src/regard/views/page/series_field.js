@@ -1,5 +1,6 @@
 // A field for a sequence of vectors: a file, a line that is drawn with the pointer or with keys, or numbers as a table.
 
+import { readVectors } from "./read_vectors.js";
 import { shadeOf } from "./series.js";
 import { make } from "./state.js";
 
@@ -18,28 +19,6 @@ export function firstSeries(ranges) {
   return asText(Array.from({ length: LENGTH }, () => ranges.map(([low, high]) => rounded((low + high) / 2))));
 }
 
-// The vectors of a text: a list of JSON, or a table with a line for each vector. Raises an error that says what is wrong.
-export function readVectors(text, size) {
-  const trimmed = text.trim();
-  let vectors;
-  if (trimmed.startsWith("[")) {
-    try {
-      vectors = JSON.parse(trimmed);
-    } catch {
-      throw new Error("numbers: wanted a list of vectors in JSON; got a list that does not end. Close its brackets.");
-    }
-  } else {
-    const lines = trimmed.split(/\r?\n/).filter((line) => line.trim());
-    const cells = lines.map((line) => line.trim().split(/\s*[,;\t]\s*|\s+/).map((cell) => (cell === "" ? NaN : Number(cell))));
-    if (cells.length > 1 && cells[0].every(Number.isNaN)) cells.shift(); // the names of columns
-    vectors = cells;
-  }
-  const wrong = Array.isArray(vectors) && vectors.length ? vectors.findIndex((each) => !Array.isArray(each) || each.length !== size || !each.every((value) => typeof value === "number" && Number.isFinite(value))) : 0;
-  if (wrong < 0) return vectors;
-  const got = JSON.stringify(vectors?.[wrong] ?? null).slice(0, 40);
-  throw new Error(`numbers: wanted ${size} numbers in vector ${wrong + 1}, as in the training data; got ${got}. Correct it.`);
-}
-
 async function dataUrl(file) {
   const url = await new Promise((done) => {
     const reader = new FileReader();
@@ -49,24 +28,51 @@ async function dataUrl(file) {
   return `data:application/octet-stream;base64,${url.slice(url.indexOf(",") + 1)}`;
 }
 
-// `ranges` has the usual least and largest value of each number of a vector; `set(value)` is called with a text.
-export function seriesField(name, i, set, ranges) {
+// `ranges` has the usual least and largest value of each number of a vector; `set(value)` is called with a text. `own` is
+// how a text is read (read_vectors.js), of a page that reads all files itself; null: a server reads other files.
+export function seriesField(name, i, set, ranges, own = null) {
   const size = ranges.length;
+  const layout = own ?? { size, missing: false, window: null, series: null };
   let vectors = [];
+  let text = ""; // that was typed or read from a file
   const problem = make("p", { className: "field-problem", role: "alert", hidden: true });
   const fail = (error) => {
     problem.hidden = !error;
     problem.textContent = error ? error.message : "";
   };
-  const file = make("input", { type: "file", id: `input-${i}`, accept: ".npy,.csv,.tsv,.txt,.json,.wav" });
+  const file = make("input", { type: "file", id: `input-${i}`, accept: own ? ".csv,.tsv,.txt,.json" : ".npy,.csv,.tsv,.txt,.json,.wav" });
   const kept = make("p", { className: "quiet", hidden: true, textContent: "The series is a file, which is shown below." });
   const table = make("textarea", { id: `numbers-${i}`, rows: 5, spellcheck: false, autocomplete: "off" });
-  const pad = size <= DRAWN ? drawingPad(i, ranges, (changed) => give(changed, true)) : null;
+  const pad = size <= DRAWN ? drawingPad(i, ranges, (changed) => give(changed, true), layout.window) : null;
+  const group = make("select", { id: `group-${i}` });
+  const groups = make("p", { className: "line", hidden: true }, make("label", { htmlFor: group.id }, "Series ", group));
+  group.addEventListener("change", () => attempt(() => give(read(text, group.value))));
+
+  function attempt(act) {
+    try {
+      act();
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  // The vectors of a text; of several series in it, one that can be chosen.
+  function read(given, chosen = null) {
+    const found = readVectors(given, layout, chosen);
+    text = given;
+    groups.hidden = !found.groups.length;
+    group.replaceChildren(...found.groups.map((each) => new Option(each, each)));
+    if (found.groups.length) group.value = found.group;
+    return found.vectors;
+  }
+
+  const written = () => vectors.map((each) => each.map((value) => value ?? "NaN").join(", ")).join("\n");
 
   function give(next, drawn = false) {
     vectors = next;
-    table.value = vectors.map((each) => each.join(", ")).join("\n");
-    if (!drawn) pad?.show(vectors);
+    table.value = written();
+    if (drawn) groups.hidden = true;
+    else pad?.show(vectors);
     kept.hidden = true;
     fail(null);
     set(asText(vectors));
@@ -76,7 +82,8 @@ export function seriesField(name, i, set, ranges) {
     if (!chosen) return;
     try {
       if (chosen.size > BYTES) throw new Error(`file: wanted at most ${BYTES.toLocaleString("en")} bytes; got ${chosen.size.toLocaleString("en")}. Look at it with: regard look.`);
-      if (/\.(csv|tsv|txt|json)$/i.test(chosen.name)) return give(readVectors(await chosen.text(), size));
+      if (/\.(csv|tsv|txt|json)$/i.test(chosen.name)) return give(read(await chosen.text()));
+      if (own) throw new Error(`file: wanted a table (.csv, .tsv, .txt) or a list in .json; got ${chosen.name}. Write its numbers to one.`);
       const value = await dataUrl(chosen);
       fill(value);
       fail(null);
@@ -88,14 +95,12 @@ export function seriesField(name, i, set, ranges) {
 
   file.addEventListener("change", () => take(file.files[0]));
   table.addEventListener("input", () => {
-    try {
-      vectors = readVectors(table.value, size);
+    attempt(() => {
+      vectors = read(table.value);
       pad?.show(vectors);
       fail(null);
       set(asText(vectors));
-    } catch (error) {
-      fail(error);
-    }
+    });
   });
 
   function fill(value) {
@@ -103,30 +108,32 @@ export function seriesField(name, i, set, ranges) {
     kept.hidden = !isFile;
     if (pad) pad.element.hidden = isFile;
     if (isFile || !value) return;
-    try {
-      const given = readVectors(value, size);
+    attempt(() => {
+      const given = readVectors(value, layout).vectors;
       if (asText(given) === asText(vectors)) return; // what is being typed or drawn stays as it is
       vectors = given;
-      table.value = vectors.map((each) => each.join(", ")).join("\n");
+      table.value = written();
+      groups.hidden = true;
       pad?.show(vectors);
-    } catch (error) {
-      fail(error);
-    }
+      fail(null);
+    });
   }
 
-  const label = make("label", { htmlFor: file.id }, make("span", { textContent: name }), make("span", { className: "quiet", textContent: "Drop a file here, or choose one: .npy, CSV, JSON or WAV." }));
+  const label = make("label", { htmlFor: file.id }, make("span", { textContent: name }), make("span", { className: "quiet", textContent: `Drop a file here, or choose one: ${own ? "CSV or JSON" : ".npy, CSV, JSON or WAV"}.` }));
   const drop = make("div", { className: "drop" }, label, file);
   drop.addEventListener("dragover", (event) => event.preventDefault());
   drop.addEventListener("drop", (event) => {
     event.preventDefault();
     take(event.dataTransfer.files[0]);
   });
-  const numbers = make("details", { className: "numbers" }, make("summary", { textContent: "Numbers" }), make("label", { htmlFor: table.id, textContent: "A line for each vector, its numbers separated by commas" }), table);
-  return { element: make("div", { className: "field series-field" }, drop, kept, ...(pad ? [pad.element] : []), numbers, problem), fill };
+  const hint = `A line for each vector, its numbers separated by commas${own ? "; or paste a table with the names of its columns, or a list in JSON" : ""}`;
+  const numbers = make("details", { className: "numbers", open: Boolean(own) }, make("summary", { textContent: "Numbers" }), make("label", { htmlFor: table.id, textContent: hint }), table);
+  return { element: make("div", { className: "field series-field" }, drop, kept, groups, ...(pad ? [pad.element] : []), numbers, problem), fill };
 }
 
-// A line for each number of a vector. The chosen one is drawn with the pointer; with keys, a value at a time.
-function drawingPad(i, ranges, changed) {
+// A line for each number of a vector. The chosen one is drawn with the pointer; with keys, a value at a time. `fixed` is
+// the length that a series must have; null: any.
+function drawingPad(i, ranges, changed, fixed) {
   let [vectors, channel, at] = [[], 0, 0];
   const canvas = make("canvas", { id: `pad-${i}`, role: "slider", tabIndex: 0 });
   canvas.setAttribute("aria-orientation", "vertical");
@@ -136,6 +143,7 @@ function drawingPad(i, ranges, changed) {
   canvas.setAttribute("aria-describedby", keys.id);
   const controls = make("p", { className: "line" }, make("label", { htmlFor: channels.id }, "Number of the vectors ", channels), make("label", { htmlFor: length.id }, "Length ", length));
   if (ranges.length < 2) controls.firstChild.hidden = true;
+  if (fixed) controls.lastChild.hidden = true;
 
   function tell() {
     const [low, high] = ranges[channel];
@@ -154,7 +162,7 @@ function drawingPad(i, ranges, changed) {
     pen.setTransform(sharp, 0, 0, sharp, 0, 0);
     const place = (vector, number) => {
       const [low, high] = ranges[number];
-      return [((vector + 0.5) / vectors.length) * width, HIGH - 6 - ((vectors[vector][number] - low) / (high - low || 1)) * (HIGH - 12)];
+      return [((vector + 0.5) / vectors.length) * width, HIGH - 6 - (((vectors[vector][number] ?? NaN) - low) / (high - low || 1)) * (HIGH - 12)];
     };
     const order = [...ranges.keys()].sort((a, b) => (a === channel) - (b === channel)); // the chosen one on top
     for (const number of order) {

@@ -15,12 +15,16 @@ export function makeBackend(model, title) {
   function models() {
     const reads = sources.map(({ kind }) => kind);
     const labels = target.kind === "label" ? target.labels : [];
-    return { models: [{ name: title, version: "", reads, labels, choices: sources.map((source) => source.labels ?? null), generates: target.kind === "text", examples, path: null }] };
+    const choices = sources.map((source) => source.labels ?? null);
+    const ranges = sources.map((source) => source.ranges ?? null);
+    const layouts = sources.map((source) => source.layout ?? null); // how a text of vectors is read: no server does it
+    return { models: [{ name: title, version: "", reads, labels, choices, ranges, layouts, generates: target.kind === "text", examples, path: null }] };
   }
 
   async function run({ input, edits = [], position = null, ...rest }, signal, drawn = null) {
     const values = await Promise.all(input.map((value, i) => (sources[i]?.kind === "image" ? pixelsOf(value) : value)));
-    const shown = sources.map((source, i) => (source.kind === "image" ? "image" : input[i])).join(" | ");
+    const isSeries = sources.some((source) => source.kind === "vectors"); // the model says then what it is
+    const shown = isSeries ? "" : sources.map((source, i) => (source.kind === "image" ? "image" : input[i])).join(" | ");
     const search = Object.fromEntries(SEARCH.filter((key) => key in rest).map((key) => [key, rest[key]]));
     let last = performance.now();
     const onToken = async (soFar) => {
@@ -45,8 +49,10 @@ export function makeBackend(model, title) {
     }
   }
 
+  // With what Look.to_json does not have: the probabilities of all labels, and the past that a forecast follows.
   async function look(body, signal) {
-    return (await run(body, signal)).look;
+    const { look: found, probabilities = null, past = null } = await run(body, signal);
+    return { ...found, ...(probabilities && { probabilities }), ...(past && { past }) };
   }
 
   async function beam(body, signal) {

@@ -62,22 +62,37 @@ export class AttentionRecorder {
     for (const [name, site] of this.sites) if (site.part === part) this.rows.set(name, []);
   }
 
-  // The weights by which values are multiplied, from the scores (1, H, N, M) of a call.
+  // The weights by which values are multiplied, from the scores (B, H, N, M) of a call. B is more than 1 where the channels
+  // of a series are sequences of their own: all are edited alike, and the weights of the first are kept.
   weights(name, scores) {
     const site = this.sites.get(name);
+    const [batch, ...shape] = scores.shape;
+    const size = scores.data.length / batch;
+    const parts = Array.from({ length: batch }, (_, i) => {
+      const own = tensor("f", [1, ...shape], scores.data.subarray(i * size, (i + 1) * size));
+      return this.#ofOne(site, own, i === 0);
+    });
+    if (batch === 1) return tensor("f", scores.shape, parts[0]);
+    const used = tensor("f", scores.shape);
+    parts.forEach((part, i) => used.data.set(part, i * size));
+    return used;
+  }
+
+  #ofOne(site, scores, isShown) {
+    const { name } = site;
     const [, heads, rows, keys] = scores.shape;
     const call = new EditedCall(site, scores, site.part === "decoder" ? this.first : 0, this.spans);
     this.edits.forEach((edit, i) => {
       if (edit.edit !== "replace_token" && selects(edit, site) && call.apply(edit, `edit ${i + 1}`)) this.applied.add(i);
     });
     const shown = call.shown();
-    for (let row = 0; row < rows && this.keeps; row++) {
+    for (let row = 0; row < rows && this.keeps && isShown; row++) {
       const of = (head) => (head * rows + row) * keys;
       const weights = Array.from({ length: heads }, (_, head) => shown.slice(of(head), of(head) + keys));
       const visible = Array.from({ length: heads }, (_, head) => call.visible(head, row));
       this.rows.get(name).push({ weights, visible });
     }
-    return tensor("f", scores.shape, call.used(shown));
+    return call.used(shown);
   }
 
   // Refuses edits of rows that no call had.

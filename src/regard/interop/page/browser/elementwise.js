@@ -94,6 +94,10 @@ function clip([a, least, most]) {
   return unary(null, (x) => Math.min(high, Math.max(low, x)))([a]);
 }
 
+function isInfinite(inputs, { detect_negative: negative = 1, detect_positive: positive = 1 }) {
+  return unary("b", (x) => ((positive && x === Infinity) || (negative && x === -Infinity) ? 1 : 0))(inputs);
+}
+
 function folded(compute) {
   const pair = binary(null, compute);
   return (inputs) => [inputs.reduce((all, each) => pair([all, each])[0])];
@@ -135,6 +139,7 @@ export const ELEMENTWISE = {
   Sqrt: unary(null, Math.sqrt),
   Swish: unary(null, (x) => x * sigmoid(x)),
   Tanh: unary(null, Math.tanh),
+  IsInf: isInfinite,
   IsNaN: unary("b", (x) => (Number.isNaN(x) ? 1 : 0)),
   Identity: ([a]) => [a],
   Cast: cast,

@@ -1,6 +1,7 @@
 // A look in the format of Look.to_json, from what an AttentionRecorder kept.
 
 import { measureHeads } from "./measures.js";
+import { inBase64 } from "./series.js";
 
 const LETTER = /[\p{L}\p{N}]/u;
 
@@ -19,7 +20,7 @@ export function makeLook({ title, sources, output, recorder, spans, special, edi
     if (!rows.length) continue;
     const ofMemory = site.part !== "encoder" && site.key_side === "source";
     const parts = ofMemory && spans.length ? bySource(name, rows, spans) : [{ name, source: site.source, rows }];
-    maps.push(...parts.map((part) => map(site, part, names(site, part, sources, output), special)));
+    maps.push(...parts.map((part) => map(site, part, names(site, part, sources, output), marksOf(site, part, sources, special))));
   }
   return { version: 1, title, sources, output, maps, ...(edits.length ? { edits } : {}) };
 }
@@ -46,11 +47,17 @@ function bySource(name, rows, spans) {
   });
 }
 
-function map(site, { name, source, rows }, keyNames, special) {
+// What tells punctuation and special tokens among keys; regions of images and times of series are neither.
+function marksOf(site, part, sources, special) {
+  const isText = keySide(site, part) !== "source" || sources[part.source]?.kind === "text";
+  return (name) => isText && (special.has(name) || !LETTER.test(name));
+}
+
+function map(site, { name, source, rows }, keyNames, isMark) {
   const heads = rows[0].weights.length;
   const keys = rows.reduce((most, row) => Math.max(most, row.weights[0].length), 0);
   const padded = rows.map(({ weights, visible }) => ({ visible, weights: weights.map((line) => lengthened(line, keys)) }));
-  const marked = keyNames.length === keys ? keyNames.map((each) => special.has(each) || !LETTER.test(each)) : [];
+  const marked = keyNames.length === keys ? keyNames.map(isMark) : [];
   const bytes = new Uint16Array(heads * rows.length * keys);
   padded.forEach(({ weights }, row) =>
     weights.forEach((line, head) => line.forEach((weight, key) => (bytes[(head * rows.length + row) * keys + key] = Math.round(weight * 65535)))),
@@ -77,10 +84,4 @@ function lengthened(line, keys) {
   const out = new Float32Array(keys);
   out.set(line);
   return out;
-}
-
-function inBase64(bytes) {
-  const letters = [];
-  for (let i = 0; i < bytes.length; i += 8192) letters.push(String.fromCharCode(...bytes.subarray(i, i + 8192)));
-  return btoa(letters.join(""));
 }

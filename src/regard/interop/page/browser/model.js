@@ -8,6 +8,7 @@ import { logSoftmaxRows } from "./layers.js";
 import { makeLook } from "./looks.js";
 import { Program } from "./program.js";
 import { maxLength, minLength, nextToken } from "./search.js";
+import { normalizedVectors, predictedVectors, restoredVectors, shownSeries, vectorsOf } from "./series.js";
 import { Tokenizer } from "./tokenizer.js";
 import { tensor } from "./tensor.js";
 
@@ -30,12 +31,14 @@ export class Model {
     this.special = new Set([...names, "[CLS]"]);
   }
 
-  // What the encoder reads. values: of each source a text, a label, or an image {pixels, width, height}
+  // What the encoder reads. values: of each source a text, a label, an image {pixels, width, height} or vectors
   read(values, edits) {
     const read = this.settings.sources.map((source, i) => this.#source(source, i, values[i], edits));
     edits.forEach((edit, i) => {
       if (edit.edit === "replace_token" && (edit.side ?? "source") === "source" && !read[edit.source ?? 0])
         throw new InputError(`edit ${i + 1}: there is no source ${edit.source ?? 0}`);
+      if (edit.edit === "replace_token" && (edit.side ?? "source") === "source" && this.settings.sources[edit.source ?? 0].kind !== "text")
+        throw new InputError(`edit ${i + 1}: source ${edit.source ?? 0} has no tokens that could be replaced`);
     });
     return {
       feeds: Object.assign({}, ...read.map((each) => each.feeds)),
@@ -58,6 +61,11 @@ export class Model {
       if (label < 0) throw new InputError(`“${value}” is not one of the labels ${source.labels.join(", ")}`);
       return { feeds: { [`label_ids${suffix}`]: tensor("i", [1], Int32Array.of(label)) }, size: 1, positions: 1, shown: { kind: "text", tokens: [value] } };
     }
+    if (source.kind === "vectors") {
+      const numbers = normalizedVectors(vectorsOf(value, source), source);
+      const shown = shownSeries(numbers, source);
+      return { feeds: { [`input_values${suffix}`]: numbers }, size: shown.length, positions: shown.tokens.length, shown };
+    }
     const tokenizer = this.tokenizers[source.tokenizer];
     const own = tokenizer.encode(value);
     if (own.length > source.limit) throw new InputError(`The text has ${own.length} tokens; the model reads ${source.limit} at most.`);
@@ -74,21 +82,43 @@ export class Model {
   //            it gives false, the search is given up and null returned
   // position   of the look's output, whose distribution is added: logProbabilities
   async run(values, { edits = [], title = "", search = {}, onToken = null, position = null } = {}) {
-    return this.target ? this.#generate({ values, edits, title, search, onToken, position }) : this.#classify(values, edits, title);
+    if (this.target) return this.#generate({ values, edits, title, search, onToken, position });
+    const [option] = Object.keys(search);
+    if (option !== undefined) throw new InputError(`${option}: this model gives its output in one step, without a search.`);
+    return this.settings.target.kind === "vectors" ? this.#forecast(values, edits, title) : this.#classify(values, edits, title);
+  }
+
+  // One pass of a model that generates nothing.
+  #pass(values, edits) {
+    if (edits.some((edit) => edit.edit === "replace_token" && edit.side === "output")) throw new InputError("This model generates no tokens that could be replaced.");
+    const { feeds, sources, spans } = this.read(values, edits);
+    const recorder = new AttentionRecorder(this.settings.sites, edits, spans);
+    const { logits } = this.programs.model.run(feeds, recorder);
+    recorder.checkApplied();
+    return { feeds, sources, spans, recorder, logits };
+  }
+
+  // Vectors: of each position of the source, or those after it, beside which `past` has the same channels of the source.
+  #forecast(values, edits, title) {
+    const { target, sources: read } = this.settings;
+    const { feeds, sources, spans, recorder, logits } = this.#pass(values, edits);
+    const vectors = restoredVectors(logits.data, target);
+    const output = predictedVectors(vectors, target);
+    const size = target.mean.length;
+    const past = target.follows ? restoredVectors(feeds.input_values.data, read[0]).map((vector) => vector.slice(0, size)) : null;
+    const prefix = target.first_channel ? "channel 1 of " : "";
+    const look = this.#look(prefix + (title || describedSources(sources)), sources, output, recorder, spans, edits);
+    return { text: output.text, vectors: output.vectors, past, look };
   }
 
   #classify(values, edits, title) {
     const { labels } = this.settings.target;
-    if (edits.some((edit) => edit.edit === "replace_token" && edit.side === "output")) throw new InputError("A classifier generates no tokens that could be replaced.");
-    const { feeds, sources, spans } = this.read(values, edits);
-    const recorder = new AttentionRecorder(this.settings.sites, edits, spans);
-    const { logits } = this.programs.model.run(feeds, recorder);
+    const { sources, spans, recorder, logits } = this.#pass(values, edits);
     const scores = logSoftmaxRows(logits.data, labels.length);
     const order = [...labels.keys()].sort((a, b) => scores[b] - scores[a] || a - b);
     const output = { label: labels[order[0]], score: scores[order[0]] };
     const probabilities = Object.fromEntries(order.map((i) => [labels[i], Math.exp(scores[i])]));
-    recorder.checkApplied();
-    return { text: output.label, probabilities, look: this.#look(title, sources, output, recorder, spans, edits) };
+    return { text: output.label, probabilities, look: this.#look(title || describedSources(sources), sources, output, recorder, spans, edits) };
   }
 
   async #generate({ values, edits, title, search, onToken, position }) {
@@ -188,7 +218,7 @@ export class Model {
     const shown = (ids) => ids.map((id) => this.target.piece(id));
     const from = tokens.length - read.length; // of running text whose window slid, the last window
     const whole = { text: this.target.decode(tokens), tokens: shown(tokens.slice(from)), scores: scores.slice(from), read: shown(read) };
-    return this.#look(title, input.sources, whole, recorder, input.spans, edits);
+    return this.#look(title || describedSources(input.sources), input.sources, whole, recorder, input.spans, edits);
   }
 
   #prompt(text) {
@@ -243,6 +273,10 @@ class Decoder {
     const { shape, data } = outputs.logits;
     return { logits: data.slice(data.length - shape.at(-1)), state: { caches: following(outputs), read: all } };
   }
+}
+
+function describedSources(sources) {
+  return sources.map((source) => (source.kind === "series" ? `${source.length} vectors of ${source.channels.length} numbers` : "")).join(" | ");
 }
 
 function following(outputs) {

@@ -1,0 +1,82 @@
+"""Modules of an exported page in Node.js, and looks of a page compared with those of Python."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import regard
+from regard.interpret.look import Look
+
+BROWSER = Path(regard.__file__).parent / "interop/page/browser"
+SHARED = Path(regard.__file__).parent / "views/page"
+
+
+def node(program: str, given: object = None, folder: Path = BROWSER) -> object:
+    """What a module prints, as JSON; `given` is in `given`."""
+    executable = shutil.which("node")
+    if executable is None:
+        pytest.skip("needs Node.js: apt-get install nodejs")
+    text = (
+        "import fs from 'node:fs'; const given = JSON.parse(fs.readFileSync(0, 'utf8'));\n"
+        + program
+    )
+    text = re.sub(r"'\./(\w+\.js)'", lambda found: f"'{(folder / found[1]).as_uri()}'", text)
+    command = [executable, "--input-type=module", "-e", text]
+    done = subprocess.run(
+        command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def weights(table: dict) -> np.ndarray:
+    """The weights of a map in the format of Look.to_json."""
+    numbers = (
+        np.frombuffer(base64.b64decode(table["weights"]["data"]), "<u2").astype(np.float64) / 65535
+    )
+    return numbers.reshape(table["weights"]["shape"])
+
+
+def check_look(got: dict, wanted: Look, rows: Sequence[bool] | None = None) -> None:
+    """Weights to the precision of the format, names, scores and measures.
+
+    rows   of every map, those whose query is there; those of missing vectors mean nothing
+    """
+    wanted = json.loads(wanted.to_json())
+    assert [each["name"] for each in got["maps"]] == [each["name"] for each in wanted["maps"]]
+    for ours, theirs in zip(got["maps"], wanted["maps"], strict=True):
+        compared = [weights(each) for each in (ours, theirs)]
+        if rows is not None:
+            compared = [each[:, list(rows)] for each in compared]
+        np.testing.assert_allclose(*compared, atol=1.6 / 65535)
+        rest = ("weights", "summary", "top")
+        assert {key: x for key, x in ours.items() if key not in rest} == {
+            k: x for k, x in theirs.items() if k not in rest
+        }
+        measures = [] if rows is not None else zip(ours["summary"], theirs["summary"], strict=True)
+        for one, other in measures:
+            assert one == pytest.approx(other, abs=1e-4)
+    for ours, theirs in zip(got["sources"], wanted["sources"], strict=True):
+        assert {key: ours[key] for key in theirs if key != "data"} == {
+            k: x for k, x in theirs.items() if k != "data"
+        }
+    scores = [
+        each["output"].pop("scores", None) or [each["output"].pop("score", None)]
+        for each in (got, wanted)
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+    if "vectors" in wanted["output"]:
+        numbers = [np.array(each["output"].pop("vectors")) for each in (got, wanted)]
+        np.testing.assert_allclose(*numbers, rtol=1e-5, atol=1e-4)
+        for each in (got, wanted):
+            del each["output"]["text"]
+        tokens = [each["output"].pop("tokens") for each in (got, wanted)]
+        assert [len(each) for each in tokens[0]] == [len(each) for each in tokens[1]]
+    assert got["output"] == wanted["output"]
