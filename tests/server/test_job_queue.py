@@ -35,7 +35,9 @@ def searched(rows: int, *, room: bool = True) -> Job:
         lane = "search"
 
         def __init__(self) -> None:
-            object.__setattr__(self, "running", object.__new__(RunningJob))
+            running = object.__new__(RunningJob)
+            running.input_tokens = 1
+            object.__setattr__(self, "running", running)
             object.__setattr__(self, "task", SimpleNamespace(config=DecodeConfig(beam_size=rows)))
 
         def group(self, slots, threads):
