@@ -1134,6 +1134,11 @@ def test_averaged_weights_are_the_mean(tmp_path, cache):
     assert [event["message"].partition(":")[0] for event in events] == ["left out of the average"]
 
 
+def test_weights_are_averaged_where_that_is_asked_for_only(tmp_path, cache):
+    found = train(table(max_steps=1, warmup_steps=0), tmp_path, cache=cache)
+    assert found.folder == store.step_folder(tmp_path, 1)
+
+
 def test_a_resumed_run_averages_again(tmp_path, cache):
     first = train(table(average_checkpoints=2), tmp_path, cache=cache)
     more = train(table(average_checkpoints=2, max_steps=16), tmp_path, cache=cache, resume=True)
