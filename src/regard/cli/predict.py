@@ -302,7 +302,15 @@ def predict(
                 )
             else:
                 _print_outputs(
-                    str(line), outputs, "", scores, as_json, shown, printed, flush=out is None
+                    str(line),
+                    outputs,
+                    "",
+                    scores,
+                    as_json,
+                    shown,
+                    printed,
+                    flush=out is None,
+                    times=_times_after(line, outputs) if as_json else None,
                 )
                 missing = 0 if as_json else count - len(outputs)
                 # the same number of lines for every input
@@ -430,6 +438,16 @@ def _attention_as_json(line: str, outputs: "Sequence[Output]") -> dict[str, Any]
     return {"input": line, "outputs": each}
 
 
+def _times_after(line: Any, outputs: "Sequence[Output]") -> Sequence[str] | None:
+    """The time stamps of the vectors that follow a window of a series; None of other inputs, and without times."""
+    from regard.data.series_window import Window
+
+    vectors = outputs[0].vectors
+    if not isinstance(line, Window) or vectors is None:
+        return None
+    return line.stamps_after(len(vectors))
+
+
 def _print_outputs(
     line: str,
     outputs: "Sequence[Output]",
@@ -440,8 +458,12 @@ def _print_outputs(
     file: TextIO | None = None,
     *,
     flush: bool = True,
+    times: Sequence[str] | None = None,
 ) -> None:
-    """A line of JSON, or a line for each output: `before`, its score if requested, and the text."""
+    """A line of JSON, or a line for each output: `before`, its score if requested, and the text.
+
+    times   of the vectors of an output
+    """
     if as_json:
         each = [output.as_json() for output in outputs]
         # Those of all labels are the same in every output.
@@ -451,6 +473,8 @@ def _print_outputs(
         table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
         if outputs[0].refused is not None:
             table["error"] = outputs[0].refused
+        if times is not None:
+            table["times"] = times
         if probabilities is not None:
             table["probabilities"] = probabilities
         show(json.dumps(table, ensure_ascii=False), file=file, flush=flush)

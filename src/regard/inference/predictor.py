@@ -112,8 +112,15 @@ class Predictor:
             and self.sources[0] is not None
             and not self.task.searches
         )
+        window = self.task.window(self.sources)
         parts = tuple(
-            SourceInput(encoder, field, vocabulary, is_pretrained_classifier=pairs_elsewhere)
+            SourceInput(
+                encoder,
+                field,
+                vocabulary,
+                is_pretrained_classifier=pairs_elsewhere,
+                window=window,
+            )
             for encoder, vocabulary, field in zip(encoders, self.sources, fields, strict=True)
         )
         if self.recipe.data.join_sources:

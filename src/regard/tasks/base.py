@@ -152,6 +152,14 @@ class Task(ABC):
         """The keys of the model's table that the sources give, beside the sizes of what its encoders read."""
         return {}
 
+    def window(self, sources: SourceVocabularies) -> int | None:
+        """How many vectors of its source a model reads, of a longer one the last; None: all of them."""
+        return None
+
+    def separate_channels(self, model: Model) -> int:
+        """How many channels of the source, the first ones, are read apart, with an attention each; 0: none."""
+        return 0
+
     def metrics_of(self, data: DataConfig) -> str:
         """The group of metrics that apply to models of such data."""
         return self.metrics
