@@ -243,7 +243,8 @@ class Predictor:
             self._language_model(config),
         )
         for index, error in skipped.items():
-            yield index, [Output("", refused=str(error))]
+            empty = self.task.empty_values(self.target)
+            yield index, [Output("", refused=str(error), **empty)]
         if skipped:
             given = {"prefixes": prefixes, "required": required, "banned_in": banned_in}
             for name, values in given.items():

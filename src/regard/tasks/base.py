@@ -177,8 +177,13 @@ class Task(ABC):
         """What the statistics of its metrics are made with."""
         return {}
 
-    def check_examples(self, corpus: Corpus) -> tuple[int, InvalidArgument] | None:
-        """The first example of a split that its model cannot learn or be evaluated on, from 0, with the reason."""
+    def check_examples(
+        self, corpus: Corpus, model: ModelConfig, target: VocabularyType
+    ) -> tuple[int, InvalidArgument] | None:
+        """The first example of a split that its model cannot learn or be evaluated on, from 0, with the reason.
+
+        target   what was learned of the target
+        """
         return None
 
     # Training.
@@ -225,6 +230,13 @@ class Task(ABC):
             got=type(trained.model).__name__,
             remedy="Fine-tune it: train.init_from.",
         )
+
+    def empty_values(self, target: VocabularyType) -> dict[str, Any]:
+        """What the output for an empty or a refused input has beside an empty text.
+
+        target   what was learned of the target
+        """
+        return {}
 
     def beside(self, trained: TrainedModel, language_model: TrainedModel) -> Any:
         """A language model as outputs are searched with it (decode.language_model)."""

@@ -15,6 +15,7 @@ from regard.interpret.maps import ForwardPass
 from regard.interpret.record import LookInput
 from regard.model.horizon_head import Forecaster
 from regard.model.memory import masked_mean
+from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import Model
 from regard.tasks.base import LookRequest, TrainedModel
 from regard.tasks.inputs import EncodedInput
@@ -44,7 +45,9 @@ class Forecast(VectorTask):
             raise _several_lengths("source")
         return {"source_length": source.length}
 
-    def check_examples(self, corpus: Corpus) -> tuple[int, InvalidArgument] | None:
+    def check_examples(
+        self, corpus: Corpus, model: ModelConfig, target: VocabularyType
+    ) -> tuple[int, InvalidArgument] | None:
         """The first example whose window or horizon has not the length of the first one."""
         assert corpus.source is not None
         every = np.arange(len(corpus))
