@@ -226,7 +226,7 @@ def test_windows_of_files_must_have_one_length(tmp_path):
     model = regard.train(tables, folder / "r", data={"train": rows}, cache=folder, progress=False)
     assert np.shape(model.outputs([np.ones((6, 1))])[0][0].vectors) == (2, 1)
     rows.append((np.ones((5, 1)), np.ones((2, 1))))
-    with pytest.raises(InvalidData, match="line 5: wanted 6 vectors, as in the first example"):
+    with pytest.raises(InvalidData, match="row 5: wanted 6 vectors, as in the first example"):
         regard.train(tables, tmp_path / "r", data={"train": rows}, cache=tmp_path, progress=False)
 
 

@@ -12,7 +12,7 @@ from regard.api.look import pairs_of
 from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument
 from regard.data.series_window import Window
-from regard.data.statistics import Statistics, place_of
+from regard.data.statistics import place_of
 from regard.data.time_axis import brief_times
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -86,7 +86,6 @@ def plot_forecast(
     if continues or look_back is not None:
         past = _past(predictor, source)
         past = past[-(look_back or len(past)) :]
-    assert isinstance(predictor.target, Statistics)
     names = predictor.target.number_names
     panels = forecast_panels(forecast, truth, past, channels, names)
     stamps = _stamps(source, len(forecast))
@@ -105,7 +104,8 @@ def plot_forecast(
 def _past(predictor: Predictor, source: Any) -> NDArray[np.float64]:
     """The vectors of a source, (length, channels)."""
     fields = predictor.recipe.data.source_fields
-    if len(fields) != 1 or not isinstance(predictor.sources[0], Statistics):
+    source_of = predictor.sources[0] if len(fields) == 1 else None
+    if source_of is None or not source_of.number_names:
         raise InvalidArgument(
             "look_back",
             wanted="a model that reads one sequence of vectors",
