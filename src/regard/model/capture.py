@@ -50,7 +50,10 @@ class AttentionCall:
     value: Values | None = None
 
     def of_sequence(self, index: int) -> "AttentionCall":
-        """The call for one sequence of the batch."""
+        """The call for one sequence of the batch.
+
+        index   of the sequence, from 0
+        """
         part = slice(index, index + 1)
         return replace(
             self,
