@@ -104,15 +104,40 @@ def _type(schema: Table, schemas: Table) -> str:
         target = _resolved(schema, schemas)
         if "properties" not in target:
             return _type(target, schemas)
-        return f"object: {', '.join(f'`{name}`' for name in target['properties'])}"
+        return f"object ({', '.join(f'`{name}`' for name in target['properties'])})"
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type(each, schemas) for each in schema["anyOf"]))
+        return " or ".join(_choices(schema, schemas))
     if "enum" in schema:
         return ", ".join(f"`{json.dumps(each)}`" for each in schema["enum"])
     if schema.get("type") == "array":
         items = schema.get("items")
-        return f"list of {_type(items, schemas)}" if items else "list"
+        if not items:
+            return "list"
+        choices = _choices(items, schemas)
+        deep = [each for each in choices if each.startswith("list of (") and "list" in each[5:]]
+        if deep:
+            # Such as vectors in a batch: what the inner lists hold is named already.
+            choices = [each for each in choices if not each.startswith("list")]
+            choices.append("lists of these")
+        inner = " or ".join(choices)
+        return f"list of ({inner})" if len(choices) > 1 else f"list of {inner}"
     return str(schema.get("type", "any"))
+
+
+def _choices(schema: Table, schemas: Table) -> list[str]:
+    """The types of which a value has one, each once: plain ones, then objects, then lists, and null at the end."""
+    resolved = _resolved(schema, schemas)
+    if "anyOf" not in resolved:
+        return [_type(schema, schemas)]
+    found: dict[str, None] = {}
+    for each in resolved["anyOf"]:
+        found |= dict.fromkeys(_choices(each, schemas))
+    return sorted(found, key=_rank)
+
+
+def _rank(name: str) -> int:
+    beginnings = ("object", "list", "null")
+    return next((i for i, each in enumerate(beginnings, start=1) if name.startswith(each)), 0)
 
 
 def _resolved(schema: Table, schemas: Table) -> Table:

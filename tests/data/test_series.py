@@ -12,6 +12,7 @@ from regard.data.corpus import prepare
 from regard.data.series import last_windows
 from regard.data.series_config import SeriesConfig
 from regard.data.sources import examples
+from regard.data.statistics import Statistics
 
 START = datetime(2024, 1, 1)
 
@@ -197,13 +198,89 @@ def test_the_last_window_of_each_series(tmp_path):
     found = config(table(tmp_path, hours(9)))
     (window,) = last_windows(found.series, found.train, "strict", refuse_missing=True)
     assert np.asarray(window)[:, 0].tolist() == [5, 6, 7, 8]
-    assert repr(window).endswith("t.csv, rows 6 to 9")
+    assert repr(window).endswith("t.csv, 2024-01-01 05:00:00 to 2024-01-01 08:00:00")
     split = config(table(tmp_path, hours(20, skip=(8,))), gaps="split")
     (window,) = last_windows(split.series, split.train, "strict", refuse_missing=True)
     assert np.asarray(window)[:, 0].tolist() == [16, 17, 18, 19]
     short = config(table(tmp_path, hours(3)))
     with pytest.raises(InvalidData, match="at least 4 rows of each series"):
         list(last_windows(short.series, short.train, "strict", refuse_missing=True))
+
+
+def last(found):
+    (window,) = last_windows(found.series, found.train, "strict", refuse_missing=False)
+    return window
+
+
+def test_rows_have_the_time_stamps_of_their_table(tmp_path):
+    found = config(table(tmp_path, hours(20)), split=[10, 4, 6])
+    first = next(examples(found, "test"))
+    # The test split begins with row 15, and its first window looks back to row 11.
+    assert first.source.stamps == tuple(hour(i) for i in range(10, 14))
+    assert first.target.stamps == (hour(14), hour(15))
+    assert repr(first.target).endswith(f"t.csv, {hour(14)} to {hour(15)}")
+    field = found.source_fields[0]
+    assert field.time_axis(first.source).names([0, 3]) == (hour(10), hour(13))
+    assert first.source.stamps_after(2) == (hour(14), hour(15))
+    # After the end of the table they follow from the step.
+    assert last(found).stamps_after(3) == (hour(20), hour(21), hour(22))
+
+
+def test_rows_without_times_are_numbered(tmp_path):
+    rows = [(i, i) for i in range(6)]
+    found = config(table(tmp_path, rows, header="a,b"), time=None)
+    window = last(found)
+    assert (window.stamps, window.stamps_after(2)) == (None, None)
+    assert repr(window).endswith("rows 3 to 6")
+    assert found.source_fields[0].time_axis(window).names([0, 3]) == ("3", "6")
+
+
+@pytest.mark.parametrize(
+    ("stamps", "after"),
+    [
+        (["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-02"], "2024-02-03"),
+        ([f"2024-01-01T0{i}:30" for i in range(6, 10)], "2024-01-01T10:30"),
+        ([f"2024-01-01 00:00:00.{i}00000" for i in range(4)], "2024-01-01 00:00:00.400000"),
+        (["5", "7", "9", "11"], "13"),
+        (["0.5", "1", "1.5", "2"], "2.5"),
+        ([f"2024-01-01 {i}:00:00+02:00" for i in range(10, 14)], "2024-01-01 14:00:00+02:00"),
+    ],
+)
+def test_time_stamps_after_the_table_are_written_as_in_it(tmp_path, stamps, after):
+    rows = [(stamp, 1, 2) for stamp in stamps]
+    window = last(config(table(tmp_path, rows)))
+    assert window.stamps == tuple(stamps)
+    assert window.stamps_after(1) == (after,)
+
+
+def test_time_stamps_of_gaps(tmp_path):
+    path = table(tmp_path, hours(9, skip=(5, 6)))
+    mask = {"missing": "mask"}
+    filled = config(path, mask, gaps="fill")
+    assert last(filled).stamps == tuple(hour(i) for i in range(5, 9))
+    split = config(path, mask, gaps="split", window=2, horizon=1)
+    assert last(split).stamps == (hour(7), hour(8))
+    ignored = config(path, gaps="ignore")
+    assert last(ignored).stamps == (hour(3), hour(4), hour(7), hour(8))
+    # Steps are unequal: what comes next is not known.
+    assert last(ignored).stamps_after(1) is None
+
+
+def test_a_missing_value_is_refused_with_its_time(tmp_path):
+    rows = hours(8)
+    rows[5] = (rows[5][0], "", 0)
+    with pytest.raises(InvalidData, match=rf"line 7: wanted a number in 'a'.*at {hour(5)}"):
+        first_channel(config(table(tmp_path, rows)))
+
+
+def test_statistics_have_the_names_of_the_columns(tmp_path):
+    found = config(table(tmp_path, hours(9)), calendar=["hour"], targets=["b"])
+    corpus = prepare(found, tmp_path / "cache")
+    names = ("b", "a", "sine of hour", "cosine of hour")
+    assert corpus.sources[0].names == names
+    assert corpus.target.names == ("b",)
+    for each in (corpus.sources[0], corpus.target):
+        assert Statistics.from_json(each.to_json()).names == each.names
 
 
 def test_parquet_columns_of_times_and_missing_values(tmp_path):

@@ -1,5 +1,7 @@
 """Recordings of any length are transcribed in windows as they are at once, in bounded memory."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +78,45 @@ def test_windows_give_the_text_of_the_whole(recognizer, window):
     times = [word.seconds for word in words]
     assert times == sorted(times)
     assert 0 <= times[0] < times[-1] < 11
+
+
+class Microphone:
+    """A pipe in which no more audio is than what was read from it."""
+
+    def __init__(self, content):
+        self.content = io.BytesIO(content)
+        self.bytes = 0
+
+    def read(self, size):
+        self.bytes += size
+        return self.content.read(size)
+
+
+def test_a_stream_gives_the_words_of_its_file_while_it_arrives(recognizer):
+    model, _ = recognizer
+    content = write_wav(noises(11, 50), RATE)
+    options = {"window": 2.0, "overlap": 0.8}
+    expected = list(regard.transcribe(model, content, **options))
+    # The header of a program that writes to a pipe has no size.
+    live = Microphone(content[:40] + b"\xff\xff\xff\xff" + content[44:])
+    words = regard.transcribe(model, live, **options)
+    first = next(words)
+    # One window, the block that completes it, and what the features of its last vector reach.
+    assert live.bytes < 44 + 4 * RATE * 2
+    assert [first, *words] == expected
+    raw = Microphone(content[44:])
+    found = regard.transcribe(model, raw, raw="s16le", rate=RATE, **options)
+    assert list(found) == expected
+    stereo = np.frombuffer(content[44:], "<i2").repeat(2).tobytes()
+    found = regard.transcribe(model, stereo, raw="s16le", rate=RATE, channels=2, **options)
+    assert list(found) == expected
+
+
+@pytest.mark.parametrize("options", [{"rate": 8000}, {"channels": 2}])
+def test_a_rate_beside_a_header_is_refused(recognizer, options):
+    model, _ = recognizer
+    with pytest.raises(InvalidArgument, match="raw: wanted the format of samples"):
+        list(regard.transcribe(model, write_wav(noises(1, 3), RATE), **options))
 
 
 def test_windows_without_overlap_differ(recognizer):
@@ -161,6 +202,37 @@ def test_a_recording_that_cannot_be_read_is_refused(recognizer, tmp_path):
         list(regard.transcribe(model, b""))
     with pytest.raises(InvalidData, match="a file to read"):
         list(regard.transcribe(model, tmp_path / "none.wav"))
+
+
+def test_the_command_line_reads_standard_input(recognizer, tmp_path):
+    _, run = recognizer
+    content = write_wav(noises(2, 4), RATE)
+    (expected,) = regard.load(run).predict([content])
+    assert command("transcribe", run, "-", text=content).stdout == f"{expected}\n"
+    raw = tmp_path / "x.raw"
+    raw.write_bytes(content[44:])
+    options = ("--raw", "s16le", "--rate", str(RATE))
+    # The file, and the same on standard input.
+    done = command("transcribe", run, raw, "-", *options, text=content[44:])
+    assert (done.stdout, done.stderr) == (f"{expected}\n{expected}\n", "")
+
+
+def test_wrong_audio_on_standard_input_is_told(recognizer):
+    _, run = recognizer
+    done = command("transcribe", run, "-", text="hello, world, this is no audio")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "standard input: wanted a WAV file" in done.stderr
+    content = write_wav(noises(2, 4), RATE)
+    (expected,) = regard.load(run).predict([write_wav(noises(2, 4)[:-1000], RATE)])
+    done = command("transcribe", run, "-", text=content[:-2000])
+    # The text of what there is comes first.
+    assert done.stdout == f"{expected}\n"
+    assert done.returncode == 1
+    assert "as its header says" in done.stderr
+    done = command("transcribe", run, "-", "--raw", "s16le", text=content)
+    assert (done.returncode, "rate: wanted 1,000" in done.stderr) == (2, True)
+    done = command("transcribe", run, "-", "-", text=content)
+    assert "wanted - once" in done.stderr
 
 
 def test_the_command_line_prints_a_line_for_each_recording(recognizer, tmp_path):

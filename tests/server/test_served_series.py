@@ -25,7 +25,16 @@ from regard.server.model_inputs import sources_of
 from regard.server.processes.values import packed, unpacked
 from regard.server.service import MOST_VALUES, HttpLimits
 from support.predictors import translator
-from support.series import DIM, LABELS, forecaster, recipe, series, trained, transcriber
+from support.series import (
+    DIM,
+    LABELS,
+    channels_apart,
+    forecaster,
+    recipe,
+    series,
+    trained,
+    transcriber,
+)
 from support.servers import Running, served
 
 MAGIC = b"\x93NUMPY"
@@ -470,11 +479,40 @@ def test_every_task_is_served_as_it_predicts(others, name):
                     assert answer["text"] == output.text
                 else:
                     np.testing.assert_allclose(answer["vectors"], output.vectors, atol=1e-4)
-        # A look at a forecast has the window of the training, no longer past.
         status, _, seen = running.ask("/look", {"input": lists[0][:4]})
         assert (status, seen["sources"][0]["length"]) == (200, 4)
+        # Of a longer one, a forecast reads the end, and says so.
+        status, _, seen = running.ask("/look", {"input": lists[0]})
+        (source,) = seen["sources"]
+        skipped = len(lists[0]) - 4 if name == "forecasts" else 0
+        assert (status, source["skipped"]) == (200, skipped)
+        assert source["length"] == len(lists[0]) - skipped
+        status, _, refused = running.ask("/look", {"input": lists[0], "channel": 1})
+        assert (status, refused["argument"]) == (400, "channel")
         _, _, embedded = running.ask("/embed", {"input": lists})
         found = [result["embedding"] for result in embedded["results"]]
         np.testing.assert_allclose(found, model.embed(given), atol=1e-5)
-        status, _, _ = running.ask("/studio/look", {"input": [json.dumps(lists[0][:4])]})
-        assert status == 200
+        status, _, shown = running.ask("/studio/look", {"input": [json.dumps(lists[0])]})
+        assert (status, shown["sources"][0]["skipped"]) == (200, skipped)
+
+
+def test_the_channel_of_a_look_is_chosen(tmp_path):
+    model = channels_apart(tmp_path)
+    given = series(30, seed=7)
+    (values,) = [each[:4] for each in given if len(each) >= 6][:1]
+    looks = [regard.look(model, values, channel=number) for number in (1, 2, 3)]
+    weights = [look.maps[0].weights().numpy() for look in looks]
+    assert np.abs(weights[0] - weights[1]).max() > 1e-4
+    with served({"model": model}) as running:
+        for number in (1, 2, 3):
+            asked = {"input": values.tolist(), "channel": number}
+            _, _, seen = running.ask("/look", asked)
+            (source,) = seen["sources"]
+            assert (source["channel"], source["separate"]) == (number, 3)
+            np.testing.assert_allclose(seen["maps"][0]["weights"], weights[number - 1], atol=1e-6)
+            studio = asked | {"input": [json.dumps(values.tolist())]}
+            _, _, shown = running.ask("/studio/look", studio)
+            assert shown["sources"][0]["channel"] == number
+            assert shown["maps"][0]["weights"] == looks[number - 1].as_dict()["maps"][0]["weights"]
+        status, _, refused = running.ask("/look", {"input": values.tolist(), "channel": 4})
+        assert (status, refused["argument"]) == (400, "channel")

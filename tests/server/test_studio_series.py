@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from support.browsers import browser, settled, strict_pages, until, violations
-from support.series import DIM, series, trained
+from support.series import DIM, channels_apart, series, trained
 from support.servers import Running, served
 
 pytestmark = pytest.mark.slow
@@ -218,3 +218,21 @@ def test_vectors_that_a_model_gives_are_drawn(opened, models):
     )
     assert shades > 5
     assert violations(page) == []
+
+
+def test_the_channel_of_the_attention_is_chosen(tmp_path):
+    with (
+        served({"model": channels_apart(tmp_path)}) as running,
+        browser() as started,
+        strict_pages(started) as open_page,
+    ):
+        page = settled(open_page(f"http://127.0.0.1:{running.port}/#/type?model=model"))
+        until(page, "() => document.querySelector('#series canvas')")
+        caption = page.locator("#series figcaption").first
+        assert page.locator("#channel option").all_text_contents() == ["1", "2", "3"]
+        assert caption.text_content().endswith("channel 1")
+        page.select_option("#channel", "3")
+        caption_text = "document.querySelector('#series figcaption').textContent"
+        until(page, f"() => {caption_text}.endsWith('channel 3')")
+        assert page.url.endswith("channel=3")
+        assert violations(page) == []

@@ -55,6 +55,17 @@ def forecaster(folder: Path) -> Predictor:
     return regard.train(keys, folder, data=splits, cache=folder.parent / "cache")
 
 
+def channels_apart(folder: Path) -> Predictor:
+    """As `forecaster`, with the attention of each channel for itself."""
+    long = [each[:6] for each in series(40, seed=5) if len(each) >= 6]
+    pairs = [(each[:4], each[4:]) for each in long]
+    keys = recipe("vectors")
+    head = {"kind": "horizon", "channels": "independent"}
+    keys["model"] = {"encoder": keys["model"]["encoder"], "head": head}
+    splits = {"train": pairs, "valid": pairs[:4]}
+    return regard.train(keys, folder / "apart", data=splits, cache=folder / "cache")
+
+
 def transcriber(folder: Path) -> Predictor:
     """A model that gives texts by CTC."""
     inputs = [each for each in series(40, seed=6) if len(each) >= 6]

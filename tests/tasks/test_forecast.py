@@ -111,7 +111,7 @@ def test_a_look_shows_the_attention_over_the_past(model):
     weights = look.maps[0].weights()
     assert weights.shape == (2, 12, 12)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 12))
-    assert look.title.startswith("channel 1 of ")
+    assert look.title == "48 vectors of 3 numbers: attention of channel 1"
     ((output,),) = model.outputs([past])
     np.testing.assert_allclose(look.output.vectors, output.vectors, rtol=1e-4)
     written = json.loads(look.to_json())
@@ -131,6 +131,85 @@ def test_examples_are_windows_one_after_the_other(model):
     np.testing.assert_allclose(windows[0], first, rtol=1e-5, atol=1e-6)
     assert all(window.shape == (WINDOW, 3) for window in windows)
     assert not np.isin(windows[1][:, 0], windows[0][:, 0]).any()
+
+
+def captured(model, past):
+    """The weights (channels, heads, rows, keys) of all channels, without a look."""
+    with regard.capture_attention() as calls, torch.inference_mode():
+        model.model.encode(model.inputs.collate(model.inputs.encode([past])))
+    return calls[0].weights()
+
+
+def test_a_look_shows_the_channel_that_is_chosen(model):
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    every = captured(model, past)
+    assert len(every) == 3
+    assert not torch.allclose(every[0], every[2], atol=1e-3)
+    for channel, place in ((None, 0), (1, 0), (2, 1), ("3", 2)):
+        look = regard.look(model, past, channel=channel)
+        torch.testing.assert_close(look.maps[0].weights(), every[place])
+        assert look.title.endswith(f"attention of channel {place + 1}")
+        (source,) = look.as_dict()["sources"]
+        assert (source["channel"], source["separate"]) == (place + 1, 3)
+        assert source["channels"] == ("1", "2", "3")
+        # A number of the first step of the forecast depends on the attention of its own channel.
+        for number in range(3):
+            shares = look.attributions(of=number)[look.maps[0].name]
+            assert bool(shares.abs().max() > 0) == (number == place)
+
+
+@pytest.mark.parametrize("channel", [0, 4, "a", "", True, -1])
+def test_a_channel_that_is_not_there_is_refused(model, channel):
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    with pytest.raises(InvalidArgument, match="channel: wanted numbers from 1 to 3"):
+        regard.look(model, past, channel=channel)
+
+
+def test_channels_that_are_read_together_are_not_chosen(tmp_path, cache):
+    keys = recipe(head={"channels": "together"}, steps=2)
+    together = regard.train(keys, tmp_path / "r", cache=cache, progress=False)
+    past = np.asarray(next(examples(together.recipe.data, "test")).source)
+    look = regard.look(together, past)
+    assert look.title == "48 vectors of 3 numbers"
+    assert look.as_dict()["sources"][0]["channel"] is None
+    with pytest.raises(InvalidArgument, match="channel: wanted none"):
+        regard.look(together, past, channel=1)
+
+
+def test_the_look_of_a_bare_model_has_channels_too(model):
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    batch = model.inputs.collate(model.inputs.encode([past]))
+    look = regard.look(model.model, batch, channel=2)
+    torch.testing.assert_close(look.maps[0].weights(), captured(model, past)[1])
+    assert look.title == "attention of channel 2"
+
+
+def limited(folder, cache):
+    """A model with as many positions as its window has patches."""
+    encoder = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 32}
+    patches = {"kind": "vectors", "kernel": 8, "stride": 4, "padding": "end"}
+    encoder |= {"positions": "learned", "max_positions": 12, "input": patches}
+    return regard.train(recipe(encoder, steps=2), folder / "r", cache=cache, progress=False)
+
+
+def test_a_look_at_a_longer_past_is_one_at_its_end(model, tmp_path, cache):
+    for each in (model, limited(tmp_path, cache)):
+        past = np.asarray(next(examples(each.recipe.data, "test")).source)
+        longer = np.concatenate([past[:20] + 5, past])
+        assert each.outputs([longer]) == each.outputs([past])
+        np.testing.assert_array_equal(each.embed([longer]), each.embed([past]))
+        whole = regard.look(each, past)
+        look = regard.look(each, longer)
+        torch.testing.assert_close(look.maps[0].weights(), whole.maps[0].weights())
+        assert look.output == whole.output
+        assert look.title == (
+            "68 vectors of 3 numbers: the last 48 of 68 vectors, attention of channel 1"
+        )
+        assert look.as_dict()["sources"][0]["skipped"] == 20
+        # The first vector that is read is the 21st.
+        assert look.sources[0].tokens[:2] == ("21", "25")
+        with pytest.raises(InvalidArgument, match=r"at least 48 vectors.*got 47"):
+            regard.look(each, past[1:])
 
 
 def test_a_look_at_a_split_shows_the_forecast_of_the_model(model):
@@ -165,7 +244,7 @@ def test_windows_of_files_must_have_one_length(tmp_path):
     model = regard.train(tables, folder / "r", data={"train": rows}, cache=folder, progress=False)
     assert np.shape(model.outputs([np.ones((6, 1))])[0][0].vectors) == (2, 1)
     rows.append((np.ones((5, 1)), np.ones((2, 1))))
-    with pytest.raises(InvalidData, match="line 5: wanted 6 vectors, as in the first example"):
+    with pytest.raises(InvalidData, match="row 5: wanted 6 vectors, as in the first example"):
         regard.train(tables, tmp_path / "r", data={"train": rows}, cache=tmp_path, progress=False)
 
 
@@ -183,5 +262,4 @@ def test_as_many_patches_as_positions_are_read(tmp_path, cache):
     model = regard.train(recipe(encoder, steps=2), tmp_path / "r", cache=cache, progress=False)
     past = np.asarray(next(examples(model.recipe.data, "test")).source)
     assert np.shape(model.outputs([past])[0][0].vectors) == (HORIZON, 3)
-    with pytest.raises(InvalidArgument, match=r"wanted at most 48 tokens; got 49"):
-        model.outputs([np.concatenate([past[:1], past])])
+    assert model.inputs._limit(1024) == WINDOW

@@ -223,7 +223,7 @@ def test_what_is_no_finite_number_is_refused_with_its_line(tmp_path, cell):
 def test_examples_with_other_counts_of_numbers_are_refused(tmp_path):
     rows = numbers(8, 0)
     rows[5] = ("good film", [1.0, 2.0])
-    with pytest.raises(InvalidArgument, match="line 6: wanted 1 for each example"):
+    with pytest.raises(InvalidArgument, match="row 6: wanted 1 for each example"):
         regard.train(recipe(), tmp_path / "run", data={"train": rows})
     table = tmp_path / "train.csv"
     table.write_text("text,score\ngood,1\nbad,2\ngood film,1 2\nbad film,1\n")

@@ -85,6 +85,19 @@ def test_json_has_words_tags_probabilities_and_spans(folder):
         ]
 
 
+@pytest.mark.parametrize("run", ["phrases", "plain"])
+def test_an_empty_line_has_the_keys_of_any_other(folder, tmp_path, run):
+    lines = tmp_path / "lines.txt"
+    lines.write_text(f"{SENTENCES[0]}\n\n{' '.join(['cat'] * 2000)}\n")
+    done = command("predict", folder / run, lines, "--json")
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    full, empty, refused = (each["outputs"][0] for each in told)
+    assert "error" in told[2]
+    for name in ("words", "tags", "tag_probabilities", *(["spans"] if run == "phrases" else [])):
+        assert (empty[name], refused[name]) == ([], [])
+    assert set(full) == set(empty) == set(refused)
+
+
 def test_columns_can_be_read_again(folder, tmp_path):
     out = tmp_path / "out.conll"
     arguments = ("predict", folder / "phrases", folder / "sentences.txt", "--conll")

@@ -1,19 +1,26 @@
 """Transcription by CTC: what differs from other tasks, which tests/tasks/test_contracts.py tests alike."""
 
+import copy
+import json
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
+from regard.data.arrays import Column
 
 import regard
-from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe
 from regard.core.sequence import Tokens, Vectors
 from regard.data.batching import Batch
+from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS
 from regard.generation import ctc
+from regard.model.build import parse_model
 from regard.recipe.recipe import Recipe
 from regard.server.wire import OPTIONS
-from regard.tasks.ctc_loss import PlainTargets, ctc_losses
+from regard.tasks.ctc_loss import PlainTargets, ctc_losses, first_too_long
 from regard.tasks.objective import Objective
 from support.tasks import BY_WORDS, CASES, ENCODER, SOUND_INPUT, TRAIN, as_json, sounds, texts
 
@@ -106,8 +113,71 @@ def test_a_target_that_has_no_path_is_refused_with_its_number(tokens, needed):
 def test_training_on_a_target_that_is_too_long_is_refused(tmp_path):
     case = CASES["transcribe, vectors"]
     rows = [*sounds(20, 0), ([[0.0, 0.0, 0.0]] * 4, "1 1 1")]
-    with pytest.raises(InvalidArgument, match=r"example 21: wanted a target that fits into the 2"):
-        regard.train(case.recipe(), tmp_path / "run", data={"train": rows})
+    message = r"^data\['train'\], row 21: wanted a target that fits into the 2 .* needs 5"
+    with pytest.raises(InvalidArgument, match=message):
+        regard.train(case.recipe(), tmp_path / "run", data={"train": rows}, cache=tmp_path)
+
+
+@pytest.mark.parametrize("with_decoder", [False, True])
+def test_a_target_that_is_too_long_is_found_in_its_file(tmp_path, with_decoder):
+    recipe = CASES["transcribe, vectors"].recipe()
+    if with_decoder:
+        decoder = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16}
+        recipe["model"] = recipe["model"] | {"decoder": decoder}
+    rows = [{"source": vectors, "target": text} for vectors, text in sounds(5, 0)]
+    rows.append({"source": [[0.0, 0.0, 0.0]] * 6, "target": "1 2 1"})  # 3 positions
+    table = tmp_path / "t.jsonl"
+    recipe["data"] = copy.deepcopy(recipe["data"]) | {"train": str(table)}
+    for name in ("source", "target"):
+        recipe["data"][name]["column"] = name
+
+    def prepared(extra):
+        lines = [json.dumps(row) for row in [*rows, *extra]]
+        table.write_text("\n".join(lines) + "\n")
+        return regard.prepare(Recipe.of(recipe), tmp_path / "cache")
+
+    assert len(prepared([]).train) == 6
+    with pytest.raises(InvalidData, match=r"t.jsonl, line 7: wanted a target.* needs 4"):
+        # As many tokens as positions, but for the blank between two that are equal.
+        prepared([rows[-1] | {"target": "1 1 2"}])
+
+
+def test_the_early_check_finds_what_the_loss_refuses():
+    drawn = torch.Generator().manual_seed(3)
+    shortened = {"kind": "vectors", "kernel": 3, "stride": 2, "layers": 2}
+    model = parse_model({"encoder": {**ENCODER, "input": shortened}, "head": "ctc"}, sized=False)
+    refused = 0
+    for _ in range(200):
+        frames, length = torch.randint(1, 14, (2,), generator=drawn).tolist()
+        ids = torch.randint(5, 7, (length,), generator=drawn).tolist()
+        corpus = Corpus(Lengths([frames]), Lengths([length + 2], [[START, *ids, END]]))
+        found = first_too_long(corpus, model, DEFAULT_TOKENS)
+        states = (((frames + 1) // 2) + 1) // 2
+        targets = PlainTargets.of(targets_of(ids), DEFAULT_TOKENS)
+        is_long = bool(targets.needed[0] > states)
+        assert (found is not None) == is_long
+        refused += is_long
+    assert 50 < refused < 190
+
+
+@dataclass(frozen=True)
+class Lengths(Column):
+    """A column of which only lengths and rows are known."""
+
+    each: list[int]
+    rows: list[list[int]] = ()
+
+    def __len__(self):
+        return len(self.each)
+
+    def lengths(self, indices):
+        return np.array(self.each)[indices]
+
+    def row(self, i):
+        return self.rows[i]
+
+    def gather(self, indices):
+        raise NotImplementedError
 
 
 def test_a_score_is_a_log_probability_and_sums_to_one_over_texts(trained):

@@ -172,7 +172,7 @@ def test_the_last_state_is_that_of_the_last_vector_that_is_there():
 
 def test_a_target_of_another_length_is_refused_with_its_line_and_both_lengths(tmp_path):
     rows = [*examples(3), (np.zeros((4, 2)), np.zeros((5, 2)))]
-    with pytest.raises(InvalidData, match=r"line 4: wanted 4 vectors.*got 5") as error:
+    with pytest.raises(InvalidData, match=r"row 4: wanted 4 vectors.*got 5") as error:
         trained(tmp_path, data={"train": rows})
     assert error.value.line == 4
 

@@ -320,7 +320,7 @@ class Evaluation:
             data = prepare(
                 config, self.cache or cache_folder(), vocabularies=vocabularies, splits=[split]
             )
-            check_examples(recipe.task, config, data)
+            check_examples(recipe, config, data)
             with status_line(lambda: Status(f"{name}: loss"), shown=self.progress):
                 loss = corpus_loss(model.model, data, split, recipe)
             values = {"loss": loss, "perplexity": perplexity(loss)}

@@ -35,6 +35,7 @@ from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.record import LookInput, MapSelection, record, record_encoder, record_look
+from regard.interpret.series import Series
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
 from regard.model.seq2seq import Model, Seq2Seq
@@ -42,7 +43,14 @@ from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.recipe.trusted_paths import check_paths
 from regard.tasks.base import LookRequest, task_of
-from regard.tasks.look_inputs import input_title, named_sources, teacher_forced, time_axes
+from regard.tasks.look_inputs import (
+    input_title,
+    look_source,
+    named_sources,
+    skipped_vectors,
+    teacher_forced,
+    time_axes,
+)
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
 
@@ -58,6 +66,7 @@ def look(
     top: int | None = None,
     truncate: bool = False,
     edits: Edits | None = None,
+    channel: str | int | None = None,
     **options: Any,
 ) -> Look:
     """What a model attends to while it reads a text, or an image, and generates its output.
@@ -74,10 +83,11 @@ def look(
              during the forward pass: for inputs so long that the queries and keys of all layers do
              not fit into memory
     truncate a text that is too long, instead of refusing it
-    edits    changes of the model's attention and tokens, in order (`regard.interpret.edits`): the
-             output is that of the edited model, and so are its scores and weights
-    options  of the search for an output: keys of a recipe's [decode], and arguments of
-             `Predictor.outputs`
+    edits    changes of the model's attention and tokens, in order (`regard.interpret.edits`): the output is that of the
+             edited model, and so are its scores and weights
+    channel  of a model that reads each channel apart, the one whose attention is shown: its name, or its number from 1;
+             by default the first
+    options  of the search for an output: keys of a recipe's [decode], and arguments of `Predictor.outputs`
 
     Weights are exact, the output is the one the model generates anyway, and only what is asked for
     is computed.
@@ -92,9 +102,11 @@ def look(
     edited = read_edits(edits)
     with evaluating(inner):
         if isinstance(model, Predictor):
-            forward, given = _of_predictor(model, text, output, truncate, edited, options)
+            forward, given = _of_predictor(model, text, output, truncate, edited, options, channel)
         else:
             forward, given = _of_bare_model(inner, text, output, edited, options)
+            sources = look_source(given.sources, task_of(inner).separate_channels(inner), channel)
+            forward, given = _at_channel(forward, replace(given, sources=sources))
         return record_look(forward, given, MapSelection(layers, rows, heads, words, top), edited)
 
 
@@ -131,6 +143,7 @@ def _of_predictor(
     truncate: bool,
     edits: Sequence[Edit],
     options: dict[str, Any],
+    channel: str | int | None = None,
 ) -> tuple[ForwardPass, LookInput]:
     _check_output(model, output)
     inner = model.model
@@ -142,7 +155,13 @@ def _of_predictor(
     if batch is not None:
         batch = with_replaced_tokens(batch, edits, inner, model.sources)
     fields = model.recipe.data.source_fields
-    sources = named_sources(batch, model.sources, time_axes(text, fields))
+    skipped = skipped_vectors(text, fields, task.window(model.sources))
+    axes = time_axes(text, fields)
+    if skipped:
+        axes = [axes[0].since(skipped)]
+    sources = look_source(
+        named_sources(batch, model.sources, axes), task.separate_channels(inner), channel, skipped
+    )
     shown = LookInput(input_title(text, fields), sources)
     if output is not None or not task.searches:
         generates = task.has_horizon and output is None
@@ -155,7 +174,17 @@ def _of_predictor(
         return model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids
 
     request = LookRequest(ids, batch, shown, output, edits, search, text, horizon)
-    return task.look(model.trained, request)
+    return _at_channel(*task.look(model.trained, request))
+
+
+def _at_channel(forward: ForwardPass, shown: LookInput) -> tuple[ForwardPass, LookInput]:
+    """The forward pass of which the attention of the chosen channel is recorded, and the title that says so."""
+    for source in shown.sources:
+        if isinstance(source, Series) and source.title:
+            title = f"{shown.title}: {source.title}" if shown.title else source.title
+            shown = replace(shown, title=title)
+            forward = replace(forward, sequence=source.channel)
+    return forward, shown
 
 
 def _check_output(model: Predictor, output: Any) -> None:

@@ -275,7 +275,7 @@ def prepare(
     prepared = corpus.prepare(
         config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event)
     )
-    check_examples(recipe.task, config, prepared)
+    check_examples(recipe, config, prepared)
     return prepared
 
 

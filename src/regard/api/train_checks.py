@@ -18,7 +18,6 @@ from regard.data.fields.text import tokenizer_of
 from regard.data.sources import at_example
 from regard.inference.load import stored_recipe
 from regard.recipe.recipe import Recipe
-from regard.tasks.base import Task
 from regard.training.distributed import ProcessGroup
 from regard.training.epoch_batches import lanes_of
 
@@ -39,13 +38,14 @@ RESUMABLE = {
 }
 
 
-def check_examples(task: Task, config: DataConfig, prepared: Prepared) -> None:
-    """Refuse an example that a model of this task cannot learn, such as a target of another length,
-    with its line.
+def check_examples(recipe: Recipe, config: DataConfig, prepared: Prepared) -> None:
+    """Refuse an example that the model of a recipe cannot learn, such as a target that is too long, with its line.
+
+    config   of the data: those of the recipe, or new ones
     """
     for split, about in prepared.record["splits"].items():
         corpus = getattr(prepared, split)
-        found = task.check_examples(corpus)
+        found = recipe.task.check_examples(corpus, recipe.model, prepared.target)
         if found is None:
             continue
         number, error = found

@@ -81,6 +81,13 @@ def look(
         str | None,
         option("NAME", "Show or draw this map: 'encoder 2', 'decoder 1 cross'.", "--map"),
     ] = None,
+    channel: Annotated[
+        str | None,
+        option(
+            "NAME|N",
+            "Of a model that reads each channel apart: whose attention to show [default: the first].",
+        ),
+    ] = None,
     rows: Annotated[str | None, option("A:B", "Only these rows, from 0: 3, or 0:8.")] = None,
     words: Annotated[bool, flag("--words", "Merge tokens into words.")] = False,
     edit: Annotated[
@@ -209,6 +216,8 @@ def look(
         return
     options: dict[str, Any] = {"layers": layer, "heads": head, "rows": _rows(rows), "words": words}
     options |= {"truncate": truncate, "edits": edits, **decode_options(set_, beam_size=beam)}
+    if channel is not None:
+        options["channel"] = channel
     pairs = _pairs(predictor, text, output, file, data, column or (), trust_data_paths)
     if summary:
         options |= {"columns": column or (), "ablate": ablate, "alignment": alignment}

@@ -48,7 +48,8 @@ class OutputPrinter:
         if self.conll is not None:
             show(_as_conll(outputs[0], self.conll), end="", file=file, flush=self.flush)
         elif self.as_json:
-            print_json(str(line), outputs, file, flush=self.flush)
+            times = _times_after(line, outputs)
+            print_json(str(line), outputs, file, times=times, flush=self.flush)
         elif self.probabilities:
             labels = (outputs[0].probabilities or {}).items()  # none for an empty line
             cells = [f"{one_line(label)}\t{value:.4f}" for label, value in labels]
@@ -60,10 +61,30 @@ class OutputPrinter:
             print(end="\n" * missing, file=file, flush=self.flush)
 
 
+def _times_after(line: Any, outputs: "Sequence[Output]") -> Sequence[str] | None:
+    """The time stamps of the vectors that follow a window of a series;
+    None of other inputs, and without times.
+    """
+    from regard.data.series_window import Window
+
+    vectors = outputs[0].vectors
+    if not isinstance(line, Window) or vectors is None:
+        return None
+    return line.stamps_after(len(vectors))
+
+
 def print_json(
-    line: str, outputs: "Sequence[Output]", file: TextIO | None = None, *, flush: bool = True
+    line: str,
+    outputs: "Sequence[Output]",
+    file: TextIO | None = None,
+    *,
+    times: Sequence[str] | None = None,
+    flush: bool = True,
 ) -> None:
-    """A line of JSON with all outputs of an input."""
+    """A line of JSON with all outputs of an input.
+
+    times   of the vectors of an output
+    """
     each = [output.as_json() for output in outputs]
     # Those of all labels are the same in every output.
     for values in each:
@@ -72,6 +93,8 @@ def print_json(
     table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
     if outputs[0].refused is not None:
         table["error"] = outputs[0].refused
+    if times is not None:
+        table["times"] = times
     if probabilities is not None:
         table["probabilities"] = probabilities
     show(json.dumps(table, ensure_ascii=False), file=file, flush=flush)

@@ -276,11 +276,10 @@ def plot(
     ] = None,
     example: Annotated[int, option("N", "Of --data: the number of the example.", least=1)] = 1,
     channel: Annotated[
-        list[int] | None,
+        list[str] | None,
         option(
-            "N",
+            "NAME|N",
             "Of --data: only this number of the vectors; may be repeated [default: the first 8].",
-            least=1,
         ),
     ] = None,
     look_back: Annotated[

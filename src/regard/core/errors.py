@@ -26,6 +26,7 @@ names and data are replaced in it, so that it can neither command a terminal nor
 the exit status of the command line.
 """
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -65,18 +66,31 @@ class InvalidArgument(RegardError, ValueError):
         self.remedy = remedy
 
 
+# The file that examples from Python are written to (regard.data.from_python), and their split.
+GIVEN_ROWS = re.compile(r"^.*given-(train|valid|test)-[0-9a-f]{16}\.jsonl", re.DOTALL)
+
+
 class InvalidData(InvalidArgument):
-    """A file whose content cannot be used. `line` counts from 1 and is None where it is not known."""
+    """A file whose content cannot be used. `line` counts from 1 and is None where it is not known.
+
+    A message about examples from Python names their split and row, not the file that they were written to.
+    """
 
     def __init__(
         self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str
     ) -> None:
-        place = str(path)
+        place = shown_file(path)
         if line is not None:
-            place = f"{path}, line {line}"
+            unit = "line" if place == str(path) else "row"
+            place = f"{place}, {unit} {line}"
         super().__init__(place, wanted=wanted, got=got, remedy=remedy)
         self.path = str(path)
         self.line = line
+
+
+def shown_file(path: object) -> str:
+    """A file of data, and what follows its name, as messages name it: the argument for examples from Python."""
+    return GIVEN_ROWS.sub(r"data['\1']", str(path))
 
 
 class InputTooLong(InvalidArgument):

@@ -133,7 +133,8 @@ def _write(
                 file.write(line)
             file.flush()
             os.fsync(file.fileno())
-            path = folder.absolute() / f"given-{digest.hexdigest()[:16]}.jsonl"
+            # Messages name the split and the row instead (`regard.core.errors.shown_file`).
+            path = folder.absolute() / f"given-{split}-{digest.hexdigest()[:16]}.jsonl"
             _publish(Path(file.name), path, digest.hexdigest())
         finally:
             with suppress(FileNotFoundError):

@@ -9,7 +9,8 @@ import csv
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +25,7 @@ from regard.core.sanitize import one_line
 from regard.data import parquet, text
 from regard.data.example import SPLITS, Example, Split
 from regard.data.series_config import SeriesConfig
-from regard.data.series_window import Series, Window
+from regard.data.series_window import Series, TimeStamps, Window, stepped
 from regard.data.text import Errors
 
 logger = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ def _read(
             file,
             text.line_of(file, place + 1),
             wanted=f"a number in {names[column]!r}",
-            got="an empty cell, or NaN",
+            got="an empty cell, or NaN" + (f", at {times[place]}" if times else ""),
             remedy='Fill it, or set missing = "mask" in data.source and data.target.',
         )
     targets = len(config.targets or names)
@@ -169,10 +170,19 @@ def _read(
         name = f"{file}, {config.group} {group}" if config.group is not None else file
         own = table[rows]
         if config.time is None:
-            found.append(Series(name, 0, own, np.zeros((len(own), 0)), targets))
+            found.append(Series(name, 0, own, np.zeros((len(own), 0)), targets, tuple(names)))
             continue
         clock = _Clock(file, [times[row] for row in rows], rows)
-        found += _by_time(name, own, clock, config, targets)
+        whole = Series(
+            name,
+            0,
+            own,
+            clock.calendar(config),
+            targets,
+            (*names, *clock.calendar_names(config)),
+            clock.stamps(config),
+        )
+        found += _by_time(whole, clock, config)
     if config.gaps == "fill" and refuse_missing and any(np.isnan(s.values).any() for s in found):
         raise InvalidArgument(
             "data.series.gaps",
@@ -269,7 +279,9 @@ class _Clock:
         if len(steps):
             sizes, counts = np.unique(steps, return_counts=True)
             self.step = float(sizes[counts.argmax()])
-        self.gaps = np.flatnonzero(steps != self.step) + 1  # the rows after a gap
+        # Differences of fractions of a second are not exact.
+        is_regular = np.isclose(steps, self.step, rtol=1e-6, atol=0.0)
+        self.gaps = np.flatnonzero(~is_regular) + 1  # the rows after a gap
 
     def _parsed(self) -> NDArray[np.float64]:
         try:
@@ -312,8 +324,30 @@ class _Clock:
         )
 
     @property
+    def stride(self) -> timedelta | float:
+        """The step from one row to the next, as it is added to a time."""
+        return self.step if self.dates is None else timedelta(seconds=self.step)
+
+    def stamps(self, config: SeriesConfig) -> TimeStamps:
+        """The time stamps of the rows; where gaps are ignored, none follow from the step."""
+        is_regular = not len(self.gaps) or config.gaps != "ignore"
+        return TimeStamps(tuple(self.written), self.stride if is_regular else None)
+
+    def filled_stamps(self, rows: NDArray[np.int64]) -> tuple[str, ...]:
+        """The time stamps of a series that has rows for its gaps too; `rows` are the places of its own."""
+        own = dict(zip(rows.tolist(), self.written, strict=True))
+        first = self.written[0]
+        count = int(rows[-1]) + 1
+        return tuple(own.get(row) or stepped(first, self.stride, row) for row in range(count))
+
+    @property
     def unit(self) -> str:
         return "of time" if self.dates is None else "seconds"
+
+    def calendar_names(self, config: SeriesConfig) -> list[str]:
+        """The names of the channels of `calendar`."""
+        parts = config.calendar or ()
+        return [f"{wave} of {part}" for part in parts for wave in ("sine", "cosine")]
 
     def calendar(self, config: SeriesConfig) -> NDArray[np.float64]:
         """Sine and cosine (rows, 2 · parts) of parts of the time."""
@@ -344,30 +378,21 @@ def _part(date: datetime, part: str) -> float:
     return float(date.day if part == "day" else date.month) - 1
 
 
-def _by_time(
-    name: str, values: NDArray[np.float64], clock: _Clock, config: SeriesConfig, targets: int
-) -> Iterator[Series]:
+def _by_time(whole: Series, clock: _Clock, config: SeriesConfig) -> Iterator[Series]:
     """A series by the times of its rows; several where it is split at gaps."""
-    given = clock.calendar(config)
     if not len(clock.gaps) or config.gaps == "ignore":
-        yield Series(name, 0, values, given, targets)
+        yield whole
     elif config.gaps == "refuse":
         raise clock.refuse_gap()
     elif config.gaps == "split":
-        edges = [0, *clock.gaps.tolist(), len(values)]
+        edges = [0, *clock.gaps.tolist(), len(whole)]
         for first, last in pairwise(edges):
-            yield Series(name, first, values[first:last], given[first:last], targets)
+            yield whole.rows(first, last)
     else:
-        yield _filled(name, values, given, clock, targets)
+        yield _filled(whole, clock)
 
 
-def _filled(
-    name: str,
-    values: NDArray[np.float64],
-    given: NDArray[np.float64],
-    clock: _Clock,
-    targets: int,
-) -> Series:
+def _filled(whole: Series, clock: _Clock) -> Series:
     """A series with a row of missing values wherever its times have a gap."""
     places = (clock.seconds - clock.seconds[0]) / clock.step
     rows = np.rint(places).astype(np.int64)
@@ -382,15 +407,16 @@ def _filled(
             remedy="Use another value of data.series.gaps.",
         )
     count = int(rows[-1]) + 1
-    if count > 16 * len(values):
+    if count > 16 * len(whole):
         raise InvalidData(
             clock.file,
             wanted="gaps that together are at most 15 times as long as the series",
-            got=f"{count - len(values):,} missing rows beside {len(values):,}",
+            got=f"{count - len(whole):,} missing rows beside {len(whole):,}",
             remedy='Set data.series.gaps = "split".',
         )
-    filled = np.full((count, values.shape[1]), np.nan)
-    filled[rows] = values
-    calendar = np.zeros((count, given.shape[1]))
-    calendar[rows] = given
-    return Series(name, 0, filled, calendar, targets)
+    filled = np.full((count, whole.values.shape[1]), np.nan)
+    filled[rows] = whole.values
+    calendar = np.zeros((count, whole.given.shape[1]))
+    calendar[rows] = whole.given
+    stamps = TimeStamps(clock.filled_stamps(rows), clock.stride)
+    return replace(whole, values=filled, given=calendar, stamps=stamps, normalized={})

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
+from regard.core.sanitize import one_line
 from regard.data.vocabulary import Vocabulary
 
 CHUNK = 4096  # rows whose sums are computed at once
@@ -20,6 +21,7 @@ class Statistics(Vocabulary):
 
     longest   of sequences, how many vectors the longest has
     length    of sequences, how many vectors each has, where all of the training data have as many
+    names     of the numbers, where they are columns of a table
     """
 
     file_format = "a file of statistics"
@@ -31,12 +33,14 @@ class Statistics(Vocabulary):
         scale: Iterable[float],
         longest: int | None = None,
         length: int | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         self.mean = tuple(map(float, mean))
         self.scale = tuple(map(float, scale))
         self.size = len(self.mean)
         self.longest = longest
         self.length = length
+        self.names = tuple(names)
         numbers = (*self.mean, *self.scale)
         is_usable = all(map(math.isfinite, numbers)) and all(each > 0 for each in self.scale)
         if not self.mean or len(self.scale) != self.size or not is_usable:
@@ -116,7 +120,11 @@ class Statistics(Vocabulary):
             if number is not None and (type(number) is not int or number < 1):
                 raise ValueError(f"{name} that is no number of vectors")
             lengths[name] = number
-        return Statistics(map(float, mean), map(float, scale), **lengths)
+        names = content.get("names", [])
+        is_named = isinstance(names, list) and all(isinstance(each, str) for each in names)
+        if not is_named or len(names) not in (0, len(mean)):
+            raise ValueError("names that are not one for each number")
+        return Statistics(map(float, mean), map(float, scale), **lengths, names=names)
 
     def to_json(self) -> str:
         content: dict[str, Any] = {"mean": self.mean, "scale": self.scale}
@@ -124,7 +132,14 @@ class Statistics(Vocabulary):
             number = getattr(self, name)
             if number is not None:
                 content[name] = number
+        if self.names:
+            content["names"] = self.names
         return json.dumps(content, indent=1)
+
+    @property
+    def number_names(self) -> tuple[str, ...]:
+        """The names of the numbers of a vector, or their numbers from 1."""
+        return self.names or tuple(self.tokens())
 
     def tokens(self) -> list[str]:
         return [str(number) for number in range(1, self.size + 1)]
@@ -139,3 +154,20 @@ class Statistics(Vocabulary):
         restored: NDArray[np.float64] = np.asarray(values, dtype=np.float64) * self.scale
         restored += np.asarray(self.mean)
         return restored
+
+
+def place_of(argument: str, given: str | int, names: Sequence[str]) -> int:
+    """The index of a number of a vector that is named, or numbered from 1; `argument` is the name for messages."""
+    wanted = str(given)
+    if isinstance(given, str) and wanted in names:
+        return names.index(wanted)
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(names):
+        return int(wanted) - 1
+    numbers = f"numbers from 1 to {len(names)}"
+    is_named = [*names] != [str(number) for number in range(1, len(names) + 1)]
+    raise InvalidArgument(
+        argument,
+        wanted=f"one of {', '.join(names)}, or {numbers}" if is_named else numbers,
+        got=one_line(repr(given))[:60],
+        remedy="Choose from these.",
+    )

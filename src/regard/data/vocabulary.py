@@ -48,6 +48,11 @@ class Vocabulary(ABC):
     def tokens(self) -> list[str]:
         """All names, by id."""
 
+    @property
+    def number_names(self) -> tuple[str, ...]:
+        """The names of the numbers of a value, or their numbers from 1; none where a value has no numbers."""
+        return ()
+
     def for_running_text(self: VocabularyClass) -> VocabularyClass:
         """The vocabulary of running text, whose end token is a line break; of others, the same."""
         return self

@@ -97,16 +97,7 @@ class WavFile:
             block = self.file.read(count * self.format.frame_bytes)
             if len(block) < count * self.format.frame_bytes:
                 raise self._changed()
-            numbers = decoded(block, self.format).reshape(count, -1)  # (n, channels)
-            means = numbers.mean(1)
-            if not np.isfinite(means).all():
-                place = begin + int(np.flatnonzero(~np.isfinite(means))[0])
-                raise InvalidData(
-                    self.name,
-                    wanted="finite samples",
-                    got=f"one that is not finite, sample {place + 1:,}",
-                    remedy="Repair the recording, or leave it out.",
-                )
+            means = mixed_samples(block, self.format, self.name, begin)
             mixed[begin - first : begin - first + count] = means
         return mixed
 
@@ -150,15 +141,7 @@ def read_format(file: BinaryFile, name: str, most_seconds: float = MOST_SECONDS)
     """The header of a WAV file, of which `name` is shown in messages."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    start = file.read(12)
-    if not start:
-        raise InvalidData(name, wanted="a WAV file", got="an empty file", remedy="Leave it out.")
-    if start[:4] != b"RIFF" or start[8:] != b"WAVE":
-        if start[:4] in (b"RF64", b"RIFX"):
-            got = f"one of the form {start[:4].decode()}"
-        else:
-            got = f"a file that begins with {start[:4]!r}"
-        raise InvalidData(name, wanted="a WAV file (RIFF)", got=got, remedy=CONVERT)
+    check_riff(file.read(12), name, "an empty file")
     found: tuple[int, int, Literal["integer", "float"], int] | None = None
     for _ in range(MOST_CHUNKS):
         header = file.read(8)
@@ -168,15 +151,43 @@ def read_format(file: BinaryFile, name: str, most_seconds: float = MOST_SECONDS)
         begin = file.tell()
         if chunk == b"data":
             if found is None:
-                raise _damaged(name, "samples before the chunk 'fmt '")
+                raise damaged(name, "samples before the chunk 'fmt '")
             return _with_samples(name, found, begin, length, size, most_seconds)
         if begin + length > size:
-            raise _damaged(name, f"a chunk {_chunk_name(chunk)} of {length:,} bytes in {size:,}")
+            raise damaged(name, f"a chunk {_chunk_name(chunk)} of {length:,} bytes in {size:,}")
         if chunk == b"fmt ":
-            found = _sample_format(name, file.read(min(length, MOST_FORMAT_BYTES)))
+            found = sample_format(name, file.read(min(length, MOST_FORMAT_BYTES)))
         # A chunk of an odd number of bytes is followed by one byte of padding.
         file.seek(begin + length + length % 2)
-    raise _damaged(name, "no samples (no chunk 'data')")
+    raise damaged(name, "no samples (no chunk 'data')")
+
+
+def check_riff(start: bytes, name: str, empty: str) -> None:
+    """Refuse what does not begin as a WAV file; `empty` says what one without any byte is."""
+    if not start:
+        raise InvalidData(name, wanted="a WAV file", got=empty, remedy="Leave it out.")
+    if start[:4] == b"RIFF" and start[8:] == b"WAVE":
+        return
+    got = f"a file that begins with {start[:4]!r}"
+    if start[:4] in (b"RF64", b"RIFX"):
+        got = f"one of the form {start[:4].decode()}"
+    raise InvalidData(name, wanted="a WAV file (RIFF)", got=got, remedy=CONVERT)
+
+
+def mixed_samples(block: bytes, of: WavFormat, name: str, first: int) -> Samples:
+    """The mean of all channels of some samples, the first of which is number `first` of those of `name`, from 0."""
+    numbers = decoded(block, of).reshape(-1, of.channels)  # (n, channels)
+    means = numbers.mean(1)
+    if not np.isfinite(means).all():
+        place = first + int(np.flatnonzero(~np.isfinite(means))[0])
+        raise InvalidData(
+            name,
+            wanted="finite samples",
+            got=f"one that is not finite, sample {place + 1:,}",
+            remedy="Repair the recording, or leave it out.",
+        )
+    mixed: Samples = means.astype(np.float32)
+    return mixed
 
 
 def decoded(block: bytes, of: WavFormat) -> NDArray[np.float64]:
@@ -209,16 +220,14 @@ def write_wav(samples: NDArray[np.floating], rate: int) -> bytes:
     return struct.pack("<4sI4s", b"RIFF", 4 + len(chunks), b"WAVE") + chunks
 
 
-def _sample_format(name: str, chunk: bytes) -> tuple[int, int, Literal["integer", "float"], int]:
-    """The rate, the channels, and the kind and bits of the numbers,
-    as the chunk 'fmt ' gives them.
-    """
+def sample_format(name: str, chunk: bytes) -> tuple[int, int, Literal["integer", "float"], int]:
+    """The rate, the channels, and the kind and bits of the numbers, as the chunk 'fmt ' gives them."""
     if len(chunk) < 16:
-        raise _damaged(name, f"a chunk 'fmt ' of {len(chunk)} bytes")
+        raise damaged(name, f"a chunk 'fmt ' of {len(chunk)} bytes")
     code, channels, rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", chunk[:16])
     if code == EXTENSIBLE:
         if len(chunk) < 40:
-            raise _damaged(name, f"an extensible format of {len(chunk)} bytes")
+            raise damaged(name, f"an extensible format of {len(chunk)} bytes")
         if chunk[26:40] != SUBFORMAT_END:
             got = f"the sub-format {chunk[24:40].hex()}"
             raise InvalidData(name, wanted=READABLE, got=got, remedy=CONVERT)
@@ -235,7 +244,7 @@ def _sample_format(name: str, chunk: bytes) -> tuple[int, int, Literal["integer"
         wanted = f"1 to {MOST_CHANNELS} channels"
         raise InvalidData(name, wanted=wanted, got=f"{channels:,}", remedy=CONVERT)
     if frame_bytes != channels * bits // 8:
-        raise _damaged(name, f"{frame_bytes} bytes for {channels} channels of {bits} bits")
+        raise damaged(name, f"{frame_bytes} bytes for {channels} channels of {bits} bits")
     return rate, channels, kind, bits
 
 
@@ -259,7 +268,7 @@ def _with_samples(
             remedy="Record or copy it again.",
         )
     if length % frame_bytes:
-        raise _damaged(name, f"{length:,} bytes of samples, {frame_bytes} for all channels")
+        raise damaged(name, f"{length:,} bytes of samples, {frame_bytes} for all channels")
     frames = length // frame_bytes
     if not frames:
         raise InvalidData(
@@ -280,5 +289,5 @@ def _chunk_name(chunk: bytes) -> str:
     return repr(chunk.decode("latin-1"))
 
 
-def _damaged(name: str, got: str) -> InvalidData:
+def damaged(name: str, got: str) -> InvalidData:
     return InvalidData(name, wanted="a WAV file that is whole", got=got, remedy=CONVERT)

@@ -61,7 +61,8 @@ def chunk_outputs(
     has_source = bool(predictor.recipe.data.source_fields)
     full = [i for i, line in enumerate(chunk.lines) if not (has_source and is_empty(line))]
     values: dict[str, Any] = {name: [each[i] for i in full] for name, each in chunk.beside.items()}
-    done: dict[int, list[Output]] = {i: [Output("")] for i in {*range(len(chunk.lines))} - {*full}}
+    empty = Output("", **predictor.task.empty_values(predictor.target))
+    done: dict[int, list[Output]] = {i: [empty] for i in {*range(len(chunk.lines))} - {*full}}
     following = 0  # the next line to yield
     sources = [chunk.lines[i] for i in full]
     numbers = [chunk.first + i for i in full]

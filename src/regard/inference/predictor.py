@@ -127,8 +127,15 @@ class Predictor:
             and self.sources[0] is not None
             and not self.task.searches
         )
+        window = self.task.window(self.sources)
         parts = tuple(
-            SourceInput(encoder, field, vocabulary, is_pretrained_classifier=pairs_elsewhere)
+            SourceInput(
+                encoder,
+                field,
+                vocabulary,
+                is_pretrained_classifier=pairs_elsewhere,
+                window=window,
+            )
             for encoder, vocabulary, field in zip(encoders, self.sources, fields, strict=True)
         )
         if self.recipe.data.join_sources:
@@ -272,7 +279,8 @@ class Predictor:
             self._language_model(config),
         )
         for index, error in skipped.items():
-            yield index, [Output("", refused=str(error))]
+            empty = self.task.empty_values(self.target)
+            yield index, [Output("", refused=str(error), **empty)]
         if skipped:
             given = {"prefixes": prefixes, "required": required, "banned_in": banned_in}
             for name, values in given.items():

@@ -43,7 +43,11 @@ def attributions(forward: ForwardPass, of: int | None = None) -> dict[str, Float
     products = {}
     for name, site_steps in steps.items():
         # A recurrent decoder calls its attention once for each step: their rows follow each other.
-        parts = [weights.detach()[0].float() * next(remaining)[0].float() for weights in site_steps]
+        parts = []
+        for weights in site_steps:
+            place = forward.sequence if len(weights) > 1 else 0
+            gradient = next(remaining)[place].float()  # (H, N, M)
+            parts.append(weights.detach()[place].float() * gradient)
         products[name] = torch.cat(parts, 1).cpu()  # (H, N, M)
     return products
 

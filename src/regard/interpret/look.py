@@ -323,7 +323,8 @@ class Look:
                        | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
                           "data": "data:image/webp;base64,…"}
                        | {"kind": "series", "tokens": [str], "units": int, "stride": int, "length": int,
-                          "channels": [str], "picture": bool, "least": [float], "most": [float],
+                          "channels": [str], "skipped": int, "separate": int, "channel": int | null,
+                          "picture": bool, "least": [float], "most": [float],
                           "shape": [int, int, int], "data": base64}],
              "output": {"text": str, "tokens": [str], "scores": [float] | null, "read": [str]}
                      | {"text": str, "tokens": [str], "scores": [float], "words": [str]}
@@ -349,7 +350,9 @@ class Look:
         those of `read`, its input: `tokens` has the token predicted at the same position. Of a model that tags,
         `tokens` are the tags of `words`. A number that is not finite is null.
 
-        Of a series, `tokens` are the times of the encoder's positions, each of `stride` vectors. `data` has numbers as
+        Of a series, `tokens` are the times of the encoder's positions, each of `stride` vectors; `skipped` vectors
+        before them were given and not read. Where each of the first `separate` channels has an attention of its own,
+        `channel` is the one that is shown, from 1. `data` has numbers as
         little-endian uint16 from `least` (0) to `most` (65534), and 65535 where one is missing: of each channel the
         least and the largest in spans of time, (2, channels, spans); of a `picture`, means, (1, rows, spans).
         """

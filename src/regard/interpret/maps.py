@@ -334,6 +334,8 @@ class ForwardPass:
     score: Callable[[Tensor, Tensor], Tensor] | None = None
     # Chooses the labels of the output from the logits, where none are given; None: the most likely.
     choose: Callable[[Tensor], Tensor] | None = None
+    # Of a model that reads each channel of its input as a sequence: the one whose attention is shown.
+    sequence: int = 0
 
     def __call__(self) -> Tensor:
         """Logits: (T, V), (words, tags), or (1, labels)."""
@@ -367,6 +369,7 @@ class MapRecorder:
     select   which sites to record
     finish   the maps to keep of each map, called as soon as its module is done; may reduce it to a summary, so that the
              call's tensors are released before the next module runs
+    sequence   the one of a batch whose attention is recorded
 
     The steps of a recurrent decoder, which attend to the same keys, become one map.
     """
@@ -376,7 +379,9 @@ class MapRecorder:
         model: nn.Module,
         select: Callable[[AttentionSite], bool] = lambda site: True,
         finish: Callable[[AttentionMap], Sequence[AttentionMap]] = lambda recorded: [recorded],
+        sequence: int = 0,
     ) -> None:
+        self.sequence = sequence
         self.sites = attention_sites(model)
         self.select = select
         self.finish = finish
@@ -405,6 +410,8 @@ class MapRecorder:
             return
         call = concatenated(self._steps)
         self._steps = []
+        if call.lead[0] > 1:
+            call = call.of_sequence(self.sequence)
         assert isinstance(call.source, AttentionModule)
         spec = call.spec
         site = self.sites[call.source]

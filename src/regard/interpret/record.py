@@ -13,7 +13,7 @@ from regard.interpret.edits import Edit
 from regard.interpret.look import GeneratedText, Image, Look, LookOutput, LookSource, Text
 from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder
 from regard.interpret.series import Series
-from regard.interpret.sites import attention_sites
+from regard.interpret.sites import AttentionSite, attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, capture_attention, observing_memory, picked
 from regard.model.eval_mode import evaluating
@@ -114,7 +114,7 @@ def record(
     """
     sources = _named_sources(forward.model, given)
     memories = list[Memory]()
-    recorder = _recorder(forward.model, given, selection, sources, memories)
+    recorder = _recorder(forward, given, selection, sources, memories)
     running = forward
     memory = None
     if encoded is not None and encoded.memory is not None:
@@ -153,7 +153,7 @@ def record_encoder(
     """Run the encoder alone. Return a look at the sources without an output, which `record` takes as `encoded`."""
     model = forward.model
     sources = _named_sources(model, given)
-    recorder = _recorder(model, given, selection, sources, [])
+    recorder = _recorder(forward, given, selection, sources, [])
     with (
         torch.no_grad(),
         evaluating(model),
@@ -183,7 +183,7 @@ def _behind_states(encoder: Encoder, source: NamedSource) -> NamedSource:
 
 
 def _recorder(
-    model: Model,
+    forward: ForwardPass,
     given: LookInput,
     selection: MapSelection,
     sources: Sequence[NamedSource],
@@ -194,7 +194,7 @@ def _recorder(
     memories   the memories of the encoder, as they are computed. With several sources, a map of attention to the last
                memory is divided into one map for each source
     """
-    layers = _checked_layers(model, selection.layers)
+    layers = _checked_layers(forward.model, selection.layers)
 
     def finish(recorded: AttentionMap) -> list[AttentionMap]:
         of_memory = recorded.key_side == "source" and recorded.part != "encoder"
@@ -215,7 +215,10 @@ def _recorder(
         keys = sides.get(recorded.key_side)
         return selection.finish(recorded, rows, keys)
 
-    return MapRecorder(model, lambda site: layers is None or site.layer in layers, finish)
+    def select(site: AttentionSite) -> bool:
+        return layers is None or site.layer in layers
+
+    return MapRecorder(forward.model, select, finish, forward.sequence)
 
 
 def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:

@@ -29,6 +29,9 @@ class Series:
     stride   vectors from one position of the encoder to the next
     units    learned states before the positions
     names    of the numbers of a vector, where these have any
+    skipped  vectors before the first, which were given and the model does not read
+    separate how many channels, the first ones, are read apart, with an attention each; 0: none
+    channel  of these, the one whose attention is shown, from 0
     """
 
     values: NDArray[np.float32]
@@ -36,6 +39,9 @@ class Series:
     stride: int = 1
     units: int = 0
     names: tuple[str, ...] = ()
+    skipped: int = 0
+    separate: int = 0
+    channel: int = 0
 
     def read_by(self, stride: int, units: int) -> "Series":
         """The same series as an encoder reads it."""
@@ -51,6 +57,17 @@ class Series:
         """Names of the encoder's states: of each, the time of the first vector that it stands for."""
         times = self.axis.names(range(0, len(self.values), self.stride))
         return (*(CLS_TOKEN,) * self.units, *times)
+
+    @property
+    def title(self) -> str:
+        """How many vectors are read, if not all, and which channel's attention is shown, if they have several."""
+        parts = []
+        if self.skipped:
+            count = len(self.values)
+            parts.append(f"the last {count} of {count + self.skipped} vectors")
+        if self.separate:
+            parts.append(f"attention of channel {self.channels[self.channel]}")
+        return ", ".join(parts)
 
     @property
     def is_picture(self) -> bool:
@@ -104,6 +121,9 @@ class Series:
             "stride": self.stride,
             "length": length,
             "channels": self.channels,
+            "skipped": self.skipped,
+            "separate": self.separate,
+            "channel": self.channel + 1 if self.separate else None,
             "picture": self.is_picture,
             "least": least.reshape(-1).tolist(),
             "most": most.reshape(-1).tolist(),

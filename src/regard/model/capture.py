@@ -53,6 +53,20 @@ class AttentionCall:
     lead: tuple[int, ...]
     value: Values | None = None
 
+    def of_sequence(self, index: int) -> "AttentionCall":
+        """The call for one sequence of the batch.
+
+        index   of the sequence, from 0
+        """
+        part = slice(index, index + 1)
+        return replace(
+            self,
+            spec=self.spec.for_batch(part),
+            lse=self.lse[part],
+            lead=(1, *self.lead[1:]),
+            value=None if self.value is None else self.value[part],
+        )
+
     @torch.no_grad()
     def weights(self, *, rows: Pick = None, heads: Pick = None) -> Tensor:
         """Exact weights (*lead, rows, keys) of the given rows and heads;

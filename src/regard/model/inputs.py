@@ -147,12 +147,21 @@ class InputConfig(Config):
         """
         return None
 
+    @property
+    def shortens(self) -> int | None:
+        """How many positions of the source each vector stands for; None where that depends on the source."""
+        return None
+
 
 @dataclass(frozen=True)
 class EmbeddingConfig(InputConfig):
     """The embedding of tokens, or of a label;
     the options of the model say how it is scaled and tied.
     """
+
+    @property
+    def shortens(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
@@ -182,6 +191,11 @@ class VectorInputConfig(InputConfig):
             wanted = "1 with kernel = 1, a linear layer"
             yield Problem("layers", wanted, str(self.layers), "Lower it, or raise kernel.")
 
+    @property
+    def shortens(self) -> int:
+        shortened: int = self.stride**self.layers
+        return shortened
+
     def not_packable(self) -> str | None:
         if self.stride > 1:
             # How many vectors remain would differ between packed batches of one size.
@@ -209,9 +223,8 @@ class VectorInput(InputModule):
         self.dim = dim
         self.source_dim = source_dim
         self.stride = config.stride
-        self.shortens = config.stride**config.layers
-        # One vector of the output for each `stride` of the input,
-        # also where fewer remain at the end.
+        self.shortens = config.shortens
+        # One vector of the output for each `stride` of the input, also where fewer remain at the end.
         self.repeats_last = config.padding == "end"
         self.left = 0
         if not self.repeats_last:

@@ -77,6 +77,7 @@ def inspect(
     options: Mapping[str, Any],
     prefix: str = "",
     max_weights: int = MAX_WEIGHTS,
+    channel: str | int | None = None,
 ) -> InspectedAttention:
     """A look at one input. Memory grows with the weights asked for, which are limited, and with the input's length."""
     check_range("rows", rows)
@@ -90,6 +91,7 @@ def inspect(
         words=words,
         truncate=truncate,
         edits=edits,
+        channel=channel,
         **searched,
     )
     chosen = [

@@ -315,6 +315,7 @@ class Inspection(BatchedWork):
     options      of [decode], where an output is searched; `prefix` is how it begins
     max_weights  of all maps together; more are refused
     generated    tokens of an output that the model has generated before
+    channel      whose attention is shown, of a model that reads each channel apart; None: the first
     most         one at a time: a forward pass under capture is of one input
     """
 
@@ -333,6 +334,7 @@ class Inspection(BatchedWork):
     prefix: str = ""
     max_weights: int = MAX_WEIGHTS
     generated: int = 0
+    channel: str | int | None = None
 
     @property
     def texts(self) -> Sequence[object]:

@@ -30,6 +30,7 @@ class LiveLook(BatchedWork):
     output    a text or a label, or token ids; None: the model's own
     options   of [decode]
     words     merge tokens into words
+    channel   whose attention is shown, of a model that reads each channel apart; None: the first
     maps      the names of the maps to write; None: all. The last look of a model is kept, and what was left out is
               written without computing it again
     most      one at a time: a forward pass under capture is of one input
@@ -41,6 +42,7 @@ class LiveLook(BatchedWork):
     options: Mapping[str, Any] = field(default_factory=dict)
     words: bool = False
     maps: tuple[str, ...] | None = None
+    channel: str | int | None = None
 
     @property
     def texts(self) -> Sequence[object]:
@@ -59,7 +61,7 @@ class LiveLook(BatchedWork):
 
     def look(self, predictor: Predictor) -> Look:
         sources = [(x.shape, x.tobytes()) if isinstance(x, np.ndarray) else x for x in self.sources]
-        asked = (sources, self.edits, self.output, self.options, self.words)
+        asked = (sources, self.edits, self.output, self.options, self.words, self.channel)
         last_look = _last_looks.of(predictor)
         last, seen = last_look.value
         if seen is None or last != asked:
@@ -83,6 +85,7 @@ class LiveLook(BatchedWork):
             output=self.output,
             edits=self.edits,
             words=self.words,
+            channel=self.channel,
             **self.options,
         )
 

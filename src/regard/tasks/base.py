@@ -154,6 +154,14 @@ class Task(ABC):
         """The keys of the model's table that the sources give, beside the sizes of what its encoders read."""
         return {}
 
+    def window(self, sources: SourceVocabularies) -> int | None:
+        """How many vectors of its source a model reads, of a longer one the last; None: all of them."""
+        return None
+
+    def separate_channels(self, model: Model) -> int:
+        """How many channels of the source, the first ones, are read apart, with an attention each; 0: none."""
+        return 0
+
     def metrics_of(self, data: DataConfig) -> str:
         """The group of metrics that apply to models of such data."""
         return self.metrics
@@ -171,8 +179,13 @@ class Task(ABC):
         """What the statistics of its metrics are made with."""
         return {}
 
-    def check_examples(self, corpus: Corpus) -> tuple[int, InvalidArgument] | None:
-        """The first example of a split that its model cannot learn or be evaluated on, from 0, with the reason."""
+    def check_examples(
+        self, corpus: Corpus, model: ModelConfig, target: VocabularyType
+    ) -> tuple[int, InvalidArgument] | None:
+        """The first example of a split that its model cannot learn or be evaluated on, from 0, with the reason.
+
+        target   what was learned of the target
+        """
         return None
 
     # Training.
@@ -219,6 +232,13 @@ class Task(ABC):
             got=type(trained.model).__name__,
             remedy="Fine-tune it: train.init_from.",
         )
+
+    def empty_values(self, target: VocabularyType) -> dict[str, Any]:
+        """What the output for an empty or a refused input has beside an empty text.
+
+        target   what was learned of the target
+        """
+        return {}
 
     def beside(self, trained: TrainedModel, language_model: TrainedModel) -> Any:
         """A language model as outputs are searched with it (decode.language_model)."""

@@ -1,12 +1,12 @@
 """The task `forecast`: what follows a window of vectors, all steps of the horizon at once."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from regard.core.errors import InvalidArgument
+from regard.core.sequence import Vectors
 from regard.core.shapes import Float, Tensor
 from regard.data.corpus import Corpus, SourceVocabularies, VocabularyType
 from regard.data.statistics import Statistics
@@ -15,6 +15,8 @@ from regard.interpret.maps import ForwardPass
 from regard.interpret.record import LookInput
 from regard.model.horizon_head import Forecaster
 from regard.model.memory import masked_mean
+from regard.model.model_config import ModelConfig
+from regard.model.seq2seq import Model
 from regard.tasks.base import LookRequest, TrainedModel
 from regard.tasks.inputs import EncodedInput
 from regard.tasks.pipeline import EncodedInputs, IndexedOutputs, OutputOptions
@@ -43,7 +45,9 @@ class Forecast(VectorTask):
             raise _several_lengths("source")
         return {"source_length": source.length}
 
-    def check_examples(self, corpus: Corpus) -> tuple[int, InvalidArgument] | None:
+    def check_examples(
+        self, corpus: Corpus, model: ModelConfig, target: VocabularyType
+    ) -> tuple[int, InvalidArgument] | None:
         """The first example whose window or horizon has not the length of the first one."""
         assert corpus.source is not None
         every = np.arange(len(corpus))
@@ -75,13 +79,22 @@ class Forecast(VectorTask):
         means = masked_mean(memory.states, memory.mask)
         return means.view(len(encoded), -1, means.shape[-1]).mean(1)
 
+    def window(self, sources: SourceVocabularies) -> int | None:
+        (source,) = sources
+        assert isinstance(source, Statistics)
+        return source.length
+
+    def separate_channels(self, model: Model) -> int:
+        assert isinstance(model, Forecaster)
+        head = model.head
+        return head.channels if head.is_independent and head.channels > 1 else 0
+
     def look(self, trained: TrainedModel, request: LookRequest) -> tuple[ForwardPass, LookInput]:
-        """Where channels are independent, the attention that is shown is that of the first."""
-        assert isinstance(trained.model, Forecaster)
-        forward, shown = super().look(trained, request)
-        if trained.model.head.is_independent and trained.model.head.channels > 1:
-            shown = replace(shown, title=f"channel 1 of {shown.title}")
-        return forward, shown
+        assert isinstance(request.batch, Vectors)
+        wanted = self.window(trained.sources)
+        assert wanted is not None
+        _check_size("text", int(request.batch.lengths[0]), wanted)
+        return super().look(trained, request)
 
 
 class ForecastPipeline(VectorPipeline):
@@ -90,24 +103,25 @@ class ForecastPipeline(VectorPipeline):
     def outputs(
         self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
     ) -> IndexedOutputs:
-        (source,) = self.trained.sources
-        assert isinstance(source, Statistics)
-        wanted = source.length
+        wanted = self.task.window(self.trained.sources)
         assert wanted is not None
-        cut = []
-        for number, (window, size) in enumerate(
-            zip(encoded, self.inputs.sizes(encoded), strict=True), start=1
-        ):
-            if size < wanted:
-                raise InvalidArgument(
-                    f"text {number}",
-                    wanted=f"at least {wanted} vectors, the window that the model reads",
-                    got=str(size),
-                    remedy="Give more of the past.",
-                )
-            # The latest vectors of a longer past.
-            cut.append(np.asarray(window)[size - wanted :])
-        yield from super().outputs(cut, config, options)
+        for index, size in enumerate(self.inputs.sizes(encoded)):
+            name = f"text {index + 1}"
+            if options.lines is not None:
+                name = f"line {options.lines[index]}"
+            _check_size(name, size, wanted)
+        yield from super().outputs(encoded, config, options)
+
+
+def _check_size(name: str, size: int, wanted: int) -> None:
+    """Refuse a past that is shorter than the window that the model reads. Of a longer one it was given the end."""
+    if size < wanted:
+        raise InvalidArgument(
+            name,
+            wanted=f"at least {wanted} vectors, the window that the model reads",
+            got=str(size),
+            remedy="Give more of the past.",
+        )
 
 
 def _several_lengths(name: str) -> InvalidArgument:

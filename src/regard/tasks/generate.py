@@ -12,7 +12,7 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.data.config import DataConfig
-from regard.data.corpus import VocabularyType
+from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.base import check_list
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer
@@ -37,6 +37,7 @@ from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import Model, Seq2Seq
 from regard.tasks.base import LookRequest, Task, TrainedModel, mean_state
 from regard.tasks.carried import CarriedStates
+from regard.tasks.ctc_loss import first_too_long
 from regard.tasks.inputs import EncodedInput, InputEncoder
 from regard.tasks.look_inputs import teacher_forced
 from regard.tasks.objective import BatchLoss, Objective
@@ -90,6 +91,14 @@ class Generate(Task):
             return ["accuracy", "error_rate" if in_words else "character_error_rate"]
         has_images = any(field.is_file for field in data.source_fields)
         return CAPTION_METRICS if has_images else ["bleu", "chrf"]
+
+    def check_examples(
+        self, corpus: Corpus, model: ModelConfig, target: VocabularyType
+    ) -> tuple[int, InvalidArgument] | None:
+        """With a CTC head beside the decoder, the first target that is longer than its encoded source."""
+        if model.auxiliary is None:
+            return None
+        return first_too_long(corpus, model, require_tokenizer(target, "model").special_tokens)
 
     def loss(
         self,

@@ -31,6 +31,7 @@ from regard.model.vector_embedding import packed_inputs, shifted_inputs
 from regard.model.vector_generator import VectorGenerator
 from regard.tasks.base import LookRequest, TrainedModel
 from regard.tasks.carried import CarriedStates
+from regard.tasks.number_outputs import number_at, places
 from regard.tasks.objective import BatchLoss, Objective
 from regard.tasks.pipeline import (
     EncodedInputs,
@@ -40,7 +41,7 @@ from regard.tasks.pipeline import (
     check_one_output,
     length_batches,
 )
-from regard.tasks.vector_task import VectorPipeline, VectorTask, look_vectors, number_at, places
+from regard.tasks.vector_task import VectorPipeline, VectorTask, look_vectors
 
 TOKEN_KEYS = ("tie_embeddings", "output_bias", "scale_logits")  # of [model]
 

@@ -79,6 +79,7 @@ class SourceInput(InputEncoder):
     has_limit    whether learned positions limit its length; not where the window of a language model slides
     is_pretrained_classifier   whether it is the only source of an imported classifier, which is used with pairs of
                  texts elsewhere: a text with a tab, which would be one here, is refused
+    window       how many vectors the model reads, of a longer sequence the last; None: all
     """
 
     encoder: nn.Module
@@ -86,6 +87,7 @@ class SourceInput(InputEncoder):
     vocabulary: VocabularyType | None
     has_limit: bool = True
     is_pretrained_classifier: bool = False
+    window: int | None = None
 
     @cached_property
     def _positions(self) -> int | None:
@@ -105,7 +107,10 @@ class SourceInput(InputEncoder):
         return found
 
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
-        return self.field.encode(self.vocabulary, texts)
+        encoded = self.field.encode(self.vocabulary, texts)
+        if self.window is None:
+            return encoded
+        return [self.field.latest(each, self.window) for each in encoded]
 
     def too_long(
         self, inputs: Sequence[EncodedInput], limit: int, lines: Sequence[int] | None = None

@@ -13,7 +13,7 @@ from regard.core.shapes import Tensor
 from regard.data.corpus import VocabularyType
 from regard.data.fields.base import Field
 from regard.data.images import Pixels
-from regard.data.statistics import Statistics
+from regard.data.statistics import Statistics, place_of
 from regard.data.time_axis import TimeAxis
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
@@ -125,12 +125,49 @@ def look_label(names: Callable[[int], str], labels: Tensor, scores: Tensor) -> L
     return Label(names(int(labels)), float(scores[0]))
 
 
+def look_source(
+    named: tuple[NamedSource, ...], channels: int, channel: str | int | None, skipped: int = 0
+) -> tuple[NamedSource, ...]:
+    """The sources of a look with the chosen channel, which is refused where a model reads all channels together.
+
+    channels  how many channels have an attention of their own
+    channel   the name of one of them, or its number from 1; None: the first
+    skipped   vectors before the first, which the model does not read
+    """
+    if not channels:
+        if channel is not None:
+            raise InvalidArgument(
+                "channel",
+                wanted="none for a model whose attention is not computed for each channel",
+                got=repr(channel)[:60],
+                remedy="Leave it out.",
+            )
+        return tuple(
+            replace(each, skipped=skipped) if isinstance(each, Series) else each for each in named
+        )
+    (source,) = named
+    assert isinstance(source, Series)
+    place = 0
+    if channel is not None:
+        place = place_of("channel", channel, source.channels[:channels])
+    return (replace(source, skipped=skipped, separate=channels, channel=place),)
+
+
+def skipped_vectors(text: Any, fields: Sequence[Field], window: int | None) -> int:
+    """How many vectors of an input are before those that a model reads."""
+    if window is None:
+        return 0
+    (field,) = fields
+    return max(0, field.size_of(text) - window)
+
+
 def as_series(batch: Vectors, statistics: VocabularyType | None, axis: TimeAxis) -> Series:
     """The series of a batch of one, in the units of the data."""
     values = batch.values[0, : int(batch.lengths[0])].float().cpu().numpy()
-    if isinstance(statistics, Statistics):
-        values = statistics.restore(values).astype(values.dtype)
-    return Series(values, axis)
+    if not isinstance(statistics, Statistics):
+        return Series(values, axis)
+    restored = statistics.restore(values).astype(values.dtype)
+    return Series(restored, axis, names=statistics.names)
 
 
 def as_pixels(batch: Tensor) -> Pixels:

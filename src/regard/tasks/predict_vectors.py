@@ -6,7 +6,7 @@ import numpy as np
 
 from regard.core.errors import InvalidArgument, Problem
 from regard.data.config import DataConfig
-from regard.data.corpus import Corpus
+from regard.data.corpus import Corpus, VocabularyType
 from regard.model.model_config import ModelConfig
 from regard.tasks.base import TrainedModel
 from regard.tasks.vector_task import VectorTask
@@ -27,7 +27,9 @@ class PredictVectors(VectorTask):
                 wanted = "1, so that each vector has a state from which another is predicted"
                 yield Problem(f"model.{name}.input.stride", wanted, str(stride), "Leave it out.")
 
-    def check_examples(self, corpus: Corpus) -> tuple[int, InvalidArgument] | None:
+    def check_examples(
+        self, corpus: Corpus, model: ModelConfig, target: VocabularyType
+    ) -> tuple[int, InvalidArgument] | None:
         """The first target that is not of the length of its source."""
         assert corpus.source is not None
         every = np.arange(len(corpus))

@@ -2,15 +2,15 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
 
-from regard.core.errors import InvalidArgument, Problem
+from regard.core.errors import InvalidArgument
 from regard.core.sequence import PackedSequences
-from regard.core.shapes import Float, Tensor
+from regard.core.shapes import Tensor
 from regard.data.batching import Batch, evaluation_batches
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
@@ -18,27 +18,21 @@ from regard.data.fields.number import numbers_text, parse_numbers
 from regard.data.statistics import Statistics
 from regard.generation.config import DecodeConfig
 from regard.generation.ensemble import RegressionEnsemble
-from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import Numbers
-from regard.interpret.maps import ForwardPass
-from regard.interpret.record import DirectOutput, LookInput
-from regard.model.interfaces import Source
-from regard.model.model_config import ModelConfig
+from regard.interpret.record import DirectOutput
 from regard.model.seq2seq import Classifier, Model, SourceModel
-from regard.tasks.base import LookRequest, PooledTask, TrainedModel
+from regard.tasks.base import PooledTask, TrainedModel
 from regard.tasks.carried import CarriedStates
+from regard.tasks.number_outputs import NumberOutputs, NumberTask
 from regard.tasks.objective import BatchLoss, Objective
 from regard.tasks.pipeline import (
-    DirectPipeline,
-    EncodedInputs,
     Output,
     OutputOptions,
-    SequenceScore,
     check_one_output,
 )
 
 
-class Regress(PooledTask):
+class Regress(NumberTask, PooledTask):
     """Numbers of each example, such as a rating or a price."""
 
     name = "regress"
@@ -47,17 +41,8 @@ class Regress(PooledTask):
     gives = "numbers"
     metrics = "number"
     monitors = ("loss", "mse", "mae", "r2", "rmse", "pearson", "spearman")
-    has_scores = False
-    default_loss = "mse"
+    noun = "numbers"
     problem_type = "regression"
-    default_label_smoothing = 0.0
-
-    def training_problems(self, train: object, model: ModelConfig) -> Iterator[Problem]:
-        for key in ("label_smoothing", "r_drop", "distillation"):
-            value = getattr(train, key)
-            if value:
-                wanted = "nothing for a model that gives numbers, which are no distribution"
-                yield Problem(f"train.{key}", wanted, repr(value)[:80], "Leave it out.")
 
     def default_metrics(
         self, data: DataConfig, monitor: str, target: VocabularyType | None = None
@@ -124,41 +109,8 @@ class Regress(PooledTask):
     def look_output(self, names: Callable[[int], str]) -> DirectOutput:
         return look_numbers
 
-    def forward_pass(
-        self, model: Model, source: Source | None, labels: Tensor | None
-    ) -> ForwardPass:
-        """What a label is elsewhere is here the place of a number, and its score the number."""
-        if labels is not None:
-            raise InvalidArgument(
-                "output",
-                wanted="none for a model that gives numbers",
-                got=str(labels.tolist())[:60],
-                remedy="Leave it out.",
-            )
-        return ForwardPass(model, source, None, None, score=_number_at, choose=_places)
-
-    def look(self, trained: TrainedModel, request: LookRequest) -> tuple[ForwardPass, LookInput]:
-        refuse_output_edits(request.edits)
-        if request.output is not None:
-            raise InvalidArgument(
-                "output",
-                wanted="none for a model that gives numbers",
-                got=repr(request.output)[:60],
-                remedy="Leave it out.",
-            )
-        assert isinstance(trained.target, Statistics)
-        shown = replace(
-            request.shown, direct_output=partial(look_numbers, statistics=trained.target)
-        )
-        return self.forward_pass(trained.model, request.batch, None), shown
-
-
-def _places(outputs: Float[Tensor, "1 K"]) -> Tensor:
-    return torch.arange(outputs.shape[-1], device=outputs.device)
-
-
-def _number_at(outputs: Float[Tensor, "1 K"], places: Tensor) -> Tensor:
-    return outputs[0].float()[places]
+    def shown_output(self, statistics: Statistics) -> DirectOutput:
+        return partial(look_numbers, statistics=statistics)
 
 
 def look_numbers(
@@ -202,9 +154,10 @@ def regression_errors(
 
 
 @dataclass(frozen=True)
-class NumberPipeline(DirectPipeline):
+class NumberPipeline(NumberOutputs):
     """The numbers of a regression, in the units of the training data."""
 
+    noun = "numbers"
     statistics: Statistics
 
     @property
@@ -219,13 +172,3 @@ class NumberPipeline(DirectPipeline):
         for row in restored.tolist():
             text = numbers_text(row, self.statistics)
             yield [Output(text, tuple(text.split(" ")), numbers=tuple(row))]
-
-    def score(
-        self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int
-    ) -> list[SequenceScore]:
-        raise InvalidArgument(
-            "model",
-            wanted="one that gives probabilities",
-            got="one that gives numbers",
-            remedy="Use regard evaluate, which compares its numbers with others.",
-        )

@@ -101,6 +101,12 @@ class Tag(Task):
         has_spans = isinstance(target, Labels) and detect(target.names) != "plain"
         return ["accuracy", *of_spans] if has_spans else ["accuracy"]
 
+    def empty_values(self, target: VocabularyType) -> dict[str, Any]:
+        """No word, and none of what each word has."""
+        assert isinstance(target, Labels)
+        spans = () if detect(target.names) != "plain" else None
+        return {"words": (), "tags": (), "tag_probabilities": (), "spans": spans}
+
     def loss(
         self,
         objective: Objective,

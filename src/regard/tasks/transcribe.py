@@ -27,7 +27,7 @@ from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import EncoderWithHead, Model
 from regard.tasks.base import LookRequest, Task, TrainedModel
 from regard.tasks.carried import CarriedStates
-from regard.tasks.ctc_loss import PlainTargets, memory_losses
+from regard.tasks.ctc_loss import PlainTargets, first_too_long, memory_losses
 from regard.tasks.objective import BatchLoss, Objective
 from regard.tasks.transcribe_pipeline import TextModel, TranscriptPipeline, never_output
 
@@ -65,6 +65,12 @@ class Transcribe(Task):
         self, data: DataConfig, monitor: str, target: VocabularyType | None = None
     ) -> list[str]:
         return ["error_rate", "character_error_rate", "accuracy"]
+
+    def check_examples(
+        self, corpus: Corpus, model: ModelConfig, target: VocabularyType
+    ) -> tuple[int, InvalidArgument] | None:
+        """The first target that is longer than its encoded source."""
+        return first_too_long(corpus, model, require_tokenizer(target, "model").special_tokens)
 
     def loss(
         self,

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,23 +23,19 @@ from regard.data.statistics import Statistics
 from regard.generation.batch_plan import forward_batch_tokens
 from regard.generation.config import DecodeConfig
 from regard.generation.ensemble import VectorsEnsemble
-from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import PredictedVectors
-from regard.interpret.maps import ForwardPass
-from regard.interpret.record import LookInput
-from regard.model.interfaces import Source
+from regard.interpret.record import DirectOutput
 from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import Model, SourceModel
-from regard.tasks.base import LookRequest, Task, TrainedModel
+from regard.tasks.base import TrainedModel
 from regard.tasks.carried import CarriedStates
+from regard.tasks.number_outputs import NumberOutputs, NumberTask
 from regard.tasks.objective import BatchLoss, Objective
 from regard.tasks.pipeline import (
-    DirectPipeline,
     EncodedInputs,
     IndexedOutputs,
     Output,
     OutputOptions,
-    SequenceScore,
     check_direct_options,
     check_one_output,
 )
@@ -47,29 +43,20 @@ from regard.tasks.pipeline import (
 EVALUATED_AT_ONCE = 1 << 16  # tokens of a batch whose forecasts are repetitions
 
 
-class VectorTask(Task):
+class VectorTask(NumberTask):
     """A task whose outputs are sequences of vectors, computed in one forward pass."""
 
     target_kinds = ("vectors",)
     gives = "sequences of vectors"
     metrics = "vectors"
     monitors = ("loss", "normalized_mse", "normalized_mae", "mse", "mae")
-    has_scores = False
-    default_loss = "mse"
-    default_label_smoothing = 0.0
+    noun = "vectors"
 
     def recipe_problems(self, model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
         fields = data.source_fields
         if len(fields) == 1 and "vectors" not in fields[0].input_kinds():
             wanted = "'vectors', of which a model with this head makes others"
             yield Problem("data.source.kind", wanted, repr(fields[0].kind), "Change it.")
-
-    def training_problems(self, train: Any, model: ModelConfig) -> Iterator[Problem]:
-        for key in ("label_smoothing", "r_drop", "distillation"):
-            value = getattr(train, key)
-            if value:
-                wanted = "nothing for a model that gives vectors, which are no distribution"
-                yield Problem(f"train.{key}", wanted, repr(value)[:80], "Leave it out.")
 
     def sizes(self, target: VocabularyType) -> dict[str, Any]:
         return {"num_labels": target.size}
@@ -139,33 +126,8 @@ class VectorTask(Task):
         assert isinstance(trained.model, SourceModel)
         return VectorPipeline(trained.model, trained.inputs, trained, self)
 
-    def forward_pass(
-        self, model: Model, source: Source | None, labels: Tensor | None
-    ) -> ForwardPass:
-        """What a label is elsewhere is here the place of a number, and its score the number."""
-        if labels is not None:
-            raise InvalidArgument(
-                "output",
-                wanted="none for a model that gives vectors",
-                got=str(labels.tolist())[:60],
-                remedy="Leave it out.",
-            )
-        return ForwardPass(model, source, None, None, score=number_at, choose=places)
-
-    def look(self, trained: TrainedModel, request: LookRequest) -> tuple[ForwardPass, LookInput]:
-        refuse_output_edits(request.edits)
-        if request.output is not None:
-            raise InvalidArgument(
-                "output",
-                wanted="none for a model that gives vectors",
-                got=repr(request.output)[:60],
-                remedy="Leave it out.",
-            )
-        assert isinstance(trained.target, Statistics)
-        shown = replace(
-            request.shown, direct_output=partial(look_vectors, statistics=trained.target)
-        )
-        return self.forward_pass(trained.model, request.batch, None), shown
+    def shown_output(self, statistics: Statistics) -> DirectOutput:
+        return partial(look_vectors, statistics=statistics)
 
 
 def aligned(
@@ -267,14 +229,6 @@ def decimals_of(statistics: Statistics) -> list[int]:
     return [min(decimals, MOST_DECIMALS) for decimals in exact]
 
 
-def places(outputs: Float[Tensor, "T D"]) -> Tensor:
-    return torch.arange(outputs.numel(), device=outputs.device)
-
-
-def number_at(outputs: Float[Tensor, "T D"], places: Tensor) -> Tensor:
-    return outputs.flatten().float()[places]
-
-
 def look_vectors(places: Tensor, numbers: Tensor, *, statistics: Statistics) -> PredictedVectors:
     """Vectors in the units of the training data."""
     rows = numbers.detach().double().cpu().numpy().reshape(-1, statistics.size)
@@ -284,9 +238,10 @@ def look_vectors(places: Tensor, numbers: Tensor, *, statistics: Statistics) -> 
 
 
 @dataclass(frozen=True)
-class VectorPipeline(DirectPipeline):
+class VectorPipeline(NumberOutputs):
     """The vectors of a model, in the units of the training data."""
 
+    noun = "vectors"
     trained: TrainedModel
     task: VectorTask
 
@@ -315,13 +270,3 @@ class VectorPipeline(DirectPipeline):
     ) -> Iterator[list[Output]]:
         for result in results.detach().cpu().double().numpy():
             yield [self._output(result)]
-
-    def score(
-        self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int
-    ) -> list[SequenceScore]:
-        raise InvalidArgument(
-            "model",
-            wanted="one that gives probabilities",
-            got="one that gives vectors",
-            remedy="Use regard evaluate, which compares its vectors with others.",
-        )

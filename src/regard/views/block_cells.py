@@ -21,6 +21,7 @@ RAMP = (
     (94, 201, 98),
     (253, 231, 37),
 )
+NAME_WIDTH = 12  # columns of a name, at most
 LIGHT = 6  # the first color on which text is black
 
 
@@ -55,6 +56,6 @@ def cell_text(weight: float, width: int, color: bool, numbers: bool = False) -> 
 def plain_name(name: str) -> str:
     """A name without line breaks or control characters, at most twelve columns wide."""
     shown = printable(name)
-    if cell_len(shown) <= 12:
+    if cell_len(shown) <= NAME_WIDTH:
         return shown
-    return f"{set_cell_size(shown, 11)}…"
+    return f"{set_cell_size(shown, NAME_WIDTH - 1)}…"

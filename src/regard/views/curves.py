@@ -1,6 +1,6 @@
 """Curves over training steps, or over rows of a series: in a terminal, or drawn as SVG or PNG."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 
@@ -10,6 +10,7 @@ from regard.views.canvas import Canvas, shortened
 from regard.views.charts import COLORS, number_range, ticks
 
 Curve = Sequence[tuple[float, float]]  # steps and values
+StepName = Callable[[float], str]
 # Pixels of a panel, and its margins.
 WIDE = 640
 HIGH = 260
@@ -22,13 +23,24 @@ MARKS = "•+x*o#@"  # one for each curve
 BRIEF = 40  # letters of a curve's name, at most
 
 
-def curves_text(panels: Mapping[str, Mapping[str, Curve]], *, width: int = 80) -> str:
-    """A panel for each title, with its curves by name, as lines of text."""
-    return "\n\n".join(_panel_text(title, curves, width) for title, curves in panels.items())
+def step_name(step: float) -> str:
+    """The number of a step, as it is written below curves."""
+    return f"{step:,.0f}"
 
 
-def _panel_text(title: str, curves: Mapping[str, Curve], width: int) -> str:
-    finite = {name: _finite(curve) for name, curve in curves.items()}
+def curves_text(
+    panels: Mapping[str, Mapping[str, Curve]], *, width: int = 80, name: StepName = step_name
+) -> str:
+    """A panel for each title, with its curves by name, as lines of text.
+
+    name   what is written of the first and the last step
+    """
+    shown = [_panel_text(title, curves, width, name) for title, curves in panels.items()]
+    return "\n\n".join(shown)
+
+
+def _panel_text(title: str, curves: Mapping[str, Curve], width: int, name: StepName) -> str:
+    finite = {curve: _finite(points) for curve, points in curves.items()}
     points = [point for curve in finite.values() for point in curve]
     low, high = number_range([value for _, value in points], margin=0.0)
     first, last = number_range([step for step, _ in points], margin=0.0)
@@ -41,13 +53,13 @@ def _panel_text(title: str, curves: Mapping[str, Curve], width: int) -> str:
             x = round((step - first) / (last - first) * (across - 1))
             grid[round((high - value) / (high - low) * (ROWS - 1))][x] = mark
     keys = "   ".join(
-        f"{mark} {name}" for mark, name in zip(_marks(len(finite)), finite, strict=True)
+        f"{mark} {curve}" for mark, curve in zip(_marks(len(finite)), finite, strict=True)
     )
     lines = [
         f"{label:>{margin}} │{''.join(row)}".rstrip()
         for label, row in zip(labels, grid, strict=True)
     ]
-    steps = f"{first:,.0f}".ljust(across - len(f"{last:,.0f}")) + f"{last:,.0f}"
+    steps = name(first).ljust(across - len(name(last))) + name(last)
     return "\n".join(
         [f"{title}   {keys}", *lines, f"{'':>{margin}} └{'─' * across}", f"{'':>{margin}}  {steps}"]
     )
@@ -58,21 +70,30 @@ def draw_curves(
     canvas_type: type[Canvas],
     *,
     title: str = "training curves",
+    name: StepName = step_name,
 ) -> bytes:
-    """The panels one below the other, as an image."""
+    """The panels one below the other, as an image.
+
+    name   what is written of a step
+    """
     every = [step for curves in panels.values() for curve in curves.values() for step, _ in curve]
     steps = number_range(every, margin=0.0)
     legend = 18 * max((len(curves) for curves in panels.values()), default=0)
     canvas = canvas_type(WIDE, (HIGH + legend) * len(panels), title=title)
     for number, (title, curves) in enumerate(panels.items()):
-        _draw_panel(canvas, number * (HIGH + legend), title, curves, steps)
+        _draw_panel(canvas, number * (HIGH + legend), title, curves, steps, name)
     return canvas.content()
 
 
 def _draw_panel(
-    canvas: Canvas, above: int, title: str, given: Mapping[str, Curve], steps: tuple[float, float]
+    canvas: Canvas,
+    above: int,
+    title: str,
+    given: Mapping[str, Curve],
+    steps: tuple[float, float],
+    name: StepName,
 ) -> None:
-    curves = {name: _finite(curve) for name, curve in given.items()}
+    curves = {label: _finite(curve) for label, curve in given.items()}
     low, high = number_range([value for curve in curves.values() for _, value in curve])
     first, last = steps
 
@@ -87,10 +108,8 @@ def _draw_panel(
         canvas.line(start, end, 1, "#dddddd")
         canvas.text((start[0] - 8, start[1]), f"{value:.4g}", anchor="end")
     for step in ticks(first, last):
-        canvas.text(
-            (place(step, low)[0], above + HIGH - BOTTOM + 14), f"{step:,.0f}", anchor="middle"
-        )
-    for number, (name, curve) in enumerate(curves.items()):
+        canvas.text((place(step, low)[0], above + HIGH - BOTTOM + 14), name(step), anchor="middle")
+    for number, (label, curve) in enumerate(curves.items()):
         color = COLORS[number % len(COLORS)]
         row = above + HIGH + 18 * number
         for start, end in pairwise(curve):
@@ -99,7 +118,7 @@ def _draw_panel(
             x, y = place(*point)
             canvas.box((x - 2.5, y - 2.5), (5, 5), color)
         canvas.line((LEFT, row), (LEFT + 24, row), 2, color)
-        canvas.text((LEFT + 32, row), shortened(name, BRIEF))
+        canvas.text((LEFT + 32, row), shortened(label, BRIEF))
 
 
 def _finite(curve: Curve) -> Curve:

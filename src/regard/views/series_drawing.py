@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.data.time_axis import brief_times
 from regard.interpret.look import Look
 from regard.interpret.maps import AttentionMap
 from regard.interpret.series import Series, span_starts
@@ -52,7 +53,8 @@ class Strip:
         if len(rows) <= NAMED:
             weights = of.weights(rows).mean(0).cpu().nan_to_num(0.0)[:, series.units :]
             pooled = spans_of_largest(weights.numpy(), columns)
-            shown = tuple(shortened(names[row], LETTERS) for row in rows)
+            chosen = brief_times([names[row] for row in rows], LETTERS)
+            shown = tuple(shortened(name, LETTERS) for name in chosen)
             largest = float(weights.max()) if weights.numel() else 0.0
             return Strip(pooled, shown, largest)
         pooled = _pooled(of, min(ROWS, len(rows)), columns, series.units)
@@ -199,16 +201,18 @@ def draw_points(canvas: Canvas, shares: NDArray[np.float32], at: Point, size: Po
 def draw_times(canvas: Canvas, series: Series, at: Point, wide: float | int) -> None:
     """Names of times below a drawing, as many as fit."""
     left, middle = at
-    for index in tick_places(series, wide):
+    places = tick_places(series, wide)
+    names = brief_times(series.axis.names(places), LETTERS)
+    for index, name in zip(places, names, strict=True):
         x = left + (index + 0.5) * wide / len(series.values)
         canvas.line((x, middle - SIZE), (x, middle - SIZE + 4), 1, GREY)
-        canvas.text((x, middle), shortened(series.axis.name(index), LETTERS), anchor="middle")
+        canvas.text((x, middle), shortened(name, LETTERS), anchor="middle")
 
 
 def tick_places(series: Series, wide: float | int) -> list[int]:
     """The vectors whose times are named, in equal steps from the first."""
     length = len(series.values)
-    names = [series.axis.name(index) for index in (0, length - 1)]
+    names = brief_times(series.axis.names([0, length - 1]), LETTERS)
     room = max(TICK, text_width([shortened(name, LETTERS) for name in names]) + EDGE)
     count = max(1, int(wide / room))
     step = -(-length // count)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from regard.core.shapes import Float, Tensor
+from regard.data.time_axis import brief_times
 from regard.interpret.series import Series, span_means
-from regard.views.block_cells import cell_text, plain_name
+from regard.views.block_cells import NAME_WIDTH, cell_text, plain_name
 from regard.views.charts import number_range
 from regard.views.series_drawing import spans_of_largest
 
@@ -42,10 +43,11 @@ def series_map(
 
     Each line ends with the position of the largest weight, and the weight.
     """
-    names = [plain_name(name) for name in rows]
+    names = [plain_name(name) for name in brief_times(rows, NAME_WIDTH)]
+    times = [plain_name(name) for name in brief_times(series.tokens[series.units :], NAME_WIDTH)]
     lines = _channels(series)
     margin = max(cell_len(name) for name in [*names, *(name for name, _ in lines)])
-    note = max(cell_len(plain_name(name)) for name in series.tokens) + len("  → 100.0%")
+    note = max(map(cell_len, times)) + len("  → 100.0%")
     columns = max(1, min(series.positions, width - margin - 1 - note))
     shown = [
         f"{_aligned(name, margin)} {sparkline(span_means(values[:, None], columns)[:, 0])}"
@@ -57,7 +59,7 @@ def series_map(
         most = float(line[largest])
         pooled = spans_of_largest(line[None], columns)[0] / max(most, 1e-12)
         blocks = "".join(cell_text(share, 1, color) for share in pooled.tolist())
-        best = f"→ {plain_name(series.tokens[series.units + largest])} {most:.1%}"
+        best = f"→ {times[largest]} {most:.1%}"
         shown.append(f"{_aligned(name, margin)} {blocks}  {best}")
     first = series.axis.name(0)
     last = series.axis.name(len(series.values) - 1)

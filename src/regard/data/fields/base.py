@@ -286,6 +286,10 @@ class Field(Config, ABC):
         """The beginning of an encoded sequence."""
         return encoded
 
+    def latest(self, encoded: Any, count: int) -> Any:
+        """The end of an encoded sequence that has more than `count` parts."""
+        return encoded
+
     def positions(self, encoded: Any) -> int | None:
         """How many parts of an encoded value can have an output each, such as words; None:
         it is no sequence.

@@ -206,8 +206,8 @@ class VectorsField(Field):
 
     def time_axis(self, cell: Any) -> TimeAxis:
         if isinstance(cell, Window):
-            # Rows of a table have the numbers that they have in their series.
-            return TimeAxis(start=cell.series.first + cell.start)
+            # Without times, rows of a table have the numbers that they have in their series.
+            return TimeAxis(start=cell.series.first + cell.start, stamps=cell.stamps)
         if self.features is None:
             return TimeAxis()
         return TimeAxis(step=self.features.hop_samples / self.features.sample_rate)
@@ -263,10 +263,13 @@ class VectorsField(Field):
         dimension = 0
         longest = 1
         lengths: set[int] = set()
+        names: tuple[str, ...] = ()
 
         def noted() -> Iterator[Any]:
-            nonlocal longest
+            nonlocal longest, names
             for value in values:
+                if isinstance(value, Window):
+                    names = value.series.names_of(value.side)
                 longest = max(longest, len(value))
                 # Two are enough to say that there is not one.
                 if len(lengths) < 2:
@@ -285,7 +288,7 @@ class VectorsField(Field):
         # Longer ones are left out of the training data.
         limit = longest if self.max_length is None else self.max_length
         longest_kept = min(longest, limit) if is_target else None
-        return Statistics(found.mean, found.scale, longest_kept, length)
+        return Statistics(found.mean, found.scale, longest_kept, length, names)
 
     def check_cell(self, vocabulary: Any, cell: Any) -> None:
         self.encode(vocabulary, [self.parse(cell)])
@@ -298,6 +301,9 @@ class VectorsField(Field):
 
     def shorten(self, encoded: Any, limit: int) -> Any:
         return encoded[:limit]
+
+    def latest(self, encoded: Any, count: int) -> Any:
+        return encoded[len(encoded) - count :] if len(encoded) > count else encoded
 
     def positions(self, encoded: Any) -> int:
         return len(encoded)

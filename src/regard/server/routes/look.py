@@ -80,7 +80,7 @@ async def _inspected(
         tuple(output) if isinstance(output, list) else output,
         _tuple(asked.layers), _tuple(asked.maps), _tuple(asked.heads), asked.rows, asked.columns,
         asked.words, asked.truncate, tuple(asked.edits), asked.summaries, options, prefix, max_weights,
-        generated,
+        generated, asked.channel,
     )  # fmt: skip
     (seen,) = await client.results([work])
     if len({usage.version for usage in client.record.usages}) > 1:

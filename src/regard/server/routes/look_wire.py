@@ -15,6 +15,8 @@ class LookRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True):
     """Exact attention of one input: of all maps, layers, heads, rows and columns, or of those chosen.
 
     `output` is a text, a label or token ids; by default the model's own. Decode options are those of its search.
+    `channel` is the name or the number, from 1, of the channel whose attention is shown, of a model that reads each
+    channel apart; by default the first.
     """
 
     # A list has the sources of a model that reads several, or the vectors of one.
@@ -31,6 +33,7 @@ class LookRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True):
     truncate: bool = False
     edits: list[dict[str, Any]] = msgspec.field(default_factory=list)
     summaries: bool = False
+    channel: str | int | None = None
     timeout_ms: int | None = None
 
 
@@ -51,7 +54,9 @@ class ImageSource(Struct, tag_field="kind", tag="image"):
 class SeriesSource(Struct, tag_field="kind", tag="series"):
     """Vectors as the model read them: of each channel the least and the largest number in spans of time, as 16 bits.
 
-    `tokens` are the times of the encoder's positions, each of `stride` vectors, after `units` learned states. `data`
+    `tokens` are the times of the encoder's positions, each of `stride` vectors, after `units` learned states; `skipped`
+    vectors before them were sent and not read. Where each of the first `separate` channels has an attention of its
+    own, `channel` is the number, from 1, of the one that is shown. `data`
     has little-endian uint16 from `least` (0) to `most` (65534), 65535 where one is missing, (2, channels, spans); of a
     `picture`, (1, rows, spans).
     """
@@ -61,6 +66,9 @@ class SeriesSource(Struct, tag_field="kind", tag="series"):
     stride: int
     length: int
     channels: list[str]
+    skipped: int
+    separate: int
+    channel: int | None
     picture: bool
     least: list[float]
     most: list[float]

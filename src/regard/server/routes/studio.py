@@ -57,6 +57,7 @@ class LiveLookRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     edits     as `regard look --edit` reads them
     output    a text or a label to look at, or token ids, instead of the model's own output
     words     merge tokens into words
+    channel   of a model that reads each channel apart, the one whose attention is shown: its name, or number from 1
 
     The others are keys of [decode], for the search for an output; by default the recipe's.
     """
@@ -66,6 +67,7 @@ class LiveLookRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     edits: list[dict[str, Any]] = []
     output: str | list[int] | None = None
     words: bool = False
+    channel: str | int | None = None
     beam_size: int | None = None
     sample: bool | None = None
     temperature: float | None = None
@@ -308,7 +310,9 @@ class StudioRoutes:
         model, value = await self._read(asked.model, asked.input)
         options = {name: given for name in SEARCH if (given := getattr(asked, name)) is not None}
         output = tuple(asked.output) if isinstance(asked.output, list) else asked.output
-        return model, LiveLook(value, tuple(asked.edits), output, options, asked.words)
+        return model, LiveLook(
+            value, tuple(asked.edits), output, options, asked.words, channel=asked.channel
+        )
 
     async def _read(self, name: str | None, parts: list[str]) -> tuple[ModelInfo, InputValue]:
         model = self.service.model(name)

@@ -62,8 +62,8 @@ export function commands(model, input, { edits = [], model: _, input: __, ...opt
   const files = { image: "picture.png", vectors: "series.npy" }; // what a command has in place of the content of a file
   const texts = input.map((each, i) => (each.startsWith("data:") ? (files[model.reads[i]] ?? each) : each));
   const path = model.path ?? model.name;
-  const { beam_size: beam, ...search } = options;
-  const flags = [...(beam ? [`--beam ${beam}`] : []), ...Object.entries(search).map(([key, value]) => `--set ${key}=${value}`)];
+  const { beam_size: beam, channel, ...search } = options;
+  const flags = [...(beam ? [`--beam ${beam}`] : []), ...(channel ? [`--channel ${channel}`] : []), ...Object.entries(search).map(([key, value]) => `--set ${key}=${value}`)];
   const look = ["regard look", quoted(path), quoted(texts.join("\t")), ...flags].join(" ");
   const shell = edits.length ? `cat > edits.json <<'END'\n${JSON.stringify(edits)}\nEND\n${look} --edit edits.json` : look;
   const given = [JSON.stringify(path), JSON.stringify(texts.length > 1 ? texts : texts[0])];

@@ -15,6 +15,7 @@ const TICK = 90; // least pixels from one named time to the next
 const SHADES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#767676"]; // safe for the color-blind
 const PAST = 4; // times as many vectors before a forecast are shown with it
 const LEAST_PAST = 48; // or this many
+const LETTER = 6.5; // pixels of a letter of a name
 const TINT = 0.35; // how much of a weight's color lies behind the lines
 
 export function attendsToSeries(map) {
@@ -69,7 +70,9 @@ export function spansOf(source, line, width) {
 // The names of times and their places.
 export function timesOf(source, width) {
   const count = positionsOf(source);
-  const every = Math.max(1, Math.ceil(count / Math.max(1, Math.floor(width / TICK))));
+  const longest = Math.max(...[0, count - 1].map((i) => source.tokens[source.units + i].length));
+  const room = Math.max(TICK, LETTER * longest + 12);
+  const every = Math.max(1, Math.ceil(count / Math.max(1, Math.floor(width / room))));
   const found = [];
   for (let i = 0; i < count; i += every) found.push([((i + 0.5) / count) * width, source.tokens[source.units + i]]);
   return found;
@@ -219,10 +222,16 @@ function draw(view, state, map, head, row, before) {
   const style = getComputedStyle(canvas);
   drawSeries(pen, source, line, width, { ink: style.color, font: `11px ${style.fontFamily}` });
   markPosition(pen, map, state.key, width, isDark() ? "#7db7ff" : "#c2410c");
-  const name = `${before}${shown(map.rowNames[row])}, ${map.name}, ${headName(map, head)}`;
+  const name = `${before}${shown(map.rowNames[row])}, ${map.name}, ${headName(map, head)}${readOf(source)}`;
   view.caption.textContent = name;
   const best = line.reduce((most, weight, i, all) => (weight > all[most] ? i : most), 0);
   canvas.setAttribute("aria-label", `${name}: ${source.length} vectors of ${source.channels.length} numbers over time; most attention at ${shown(map.keyNames[best])}, ${percent(line[best])}`);
+}
+
+// Which channel's attention is shown, and how many vectors were read, where that is not all there are.
+function readOf(source) {
+  const channel = source.separate ? `, channel ${shown(source.channels[source.channel - 1])}` : "";
+  return channel + (source.skipped ? `, the last ${source.length} of ${source.length + source.skipped} vectors` : "");
 }
 
 // Draws a series and the weights of a row below it, as wide as given.

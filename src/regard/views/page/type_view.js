@@ -8,6 +8,7 @@ import { showLook } from "./look.js";
 import { showOutput } from "./output.js";
 import { makePreparation } from "./prepare.js";
 import { showSavePanel } from "./save_panel.js";
+import { channelOption, showChannels } from "./channel_choice.js";
 import { searchOptions, showSearchOptions } from "./search_options.js";
 import { make } from "./state.js";
 import { makeTask } from "./task.js";
@@ -32,13 +33,14 @@ function show(box, studio) {
   let [model, store, fill, panel, tokens] = [null, null, null, null, null];
   const task = makeTask(box, studio);
   const search = showSearchOptions(studio);
+  const channels = showChannels(studio);
   const looks = new Map(); // the last ones, by what was asked for: undone and repeated edits are shown without asking again
   let replacements = 0; // that had been noticed when these looks were kept
   const edits = () => readEdits(studio.parameters.edits);
   const save = showSavePanel(parts.save, studio, () => ({ request: request(edits()), input: inputOf(model, studio.parameters), model }));
 
   function request(list) {
-    const options = model.generates ? searchOptions(studio.parameters) : {};
+    const options = { ...(model.generates ? searchOptions(studio.parameters) : {}), ...channelOption(studio.parameters) };
     return { model: model.name, input: inputOf(model, studio.parameters), ...options, ...(list.length ? { edits: list } : {}) };
   }
 
@@ -145,6 +147,7 @@ function show(box, studio) {
     studio.announce(`Output: ${look.output?.text ?? look.output?.label ?? "none"}`);
     panel?.update();
     tokens?.draw(look);
+    channels.draw(look);
     save.update();
   }
 
@@ -179,6 +182,7 @@ function show(box, studio) {
       model = studio.model;
       [store, panel, tokens] = [null, null, null];
       fill = showInputs(parts.inputs, model, inputOf(model, studio.parameters), changed);
+      parts.inputs.append(channels.element);
       if (model.generates) parts.inputs.append(search.element);
     } else fill(inputOf(model, studio.parameters));
     search.update();
