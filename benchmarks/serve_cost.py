@@ -34,7 +34,7 @@ def processor_seconds(process: int) -> Counter[str]:
         command = Path(f"/proc/{each}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         role = (
             "engine process"
-            if "engine_process" in command
+            if "scheduler_process" in command
             else "front end"
             if "worker_process" in command
             else ""

@@ -33,10 +33,10 @@ from regard.data.train_tokenizer import train_tokenizer
 from regard.inference.predictor import Predictor
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import find_recipe
-from regard.server.app import Server
-from regard.server.engine import Engine, EngineLimits
-from regard.server.http_server import server_config
-from regard.server.listener import HttpServer
+from regard.serving.http.app import Server
+from regard.serving.http.listener import HttpServer
+from regard.serving.http.server import server_config
+from regard.serving.scheduler.scheduler import Engine, EngineLimits
 
 TOKENS = 50
 SYLLABLES = [f"{a}{b}{c}" for a in "dklmnrst" for b in "aeiou" for c in ("", "m", "n", "r")]
@@ -204,7 +204,7 @@ def main() -> None:
         help="the exported page too",
     )
     given = parser.parse_args()
-    dates = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
+    dates = regard.load(files("regard.studio") / "example_model" / "dates", device="cpu")
     inputs = {"dates": "le mercredi 14 septembre de notre an 1937, le soir"[: TOKENS - 1]}
     inputs["translation"] = " ".join(WORDS[:: len(WORDS) // TOKENS][: TOKENS - 1])
     models = {

@@ -24,10 +24,10 @@ import regard
 from regard.data.train_tokenizer import train_tokenizer
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
-from regard.server.app import Server
-from regard.server.engine import Engine, EngineLimits
-from regard.server.http_server import server_config
-from regard.server.listener import HttpServer
+from regard.serving.http.app import Server
+from regard.serving.http.listener import HttpServer
+from regard.serving.http.server import server_config
+from regard.serving.scheduler.scheduler import Engine, EngineLimits
 
 DECODER = {
     "kind": "transformer",

@@ -68,7 +68,7 @@ def check(python: Path, engine: bool | None) -> str:
         if engine is not None:
             expect(said, engine, said.endswith("from the wheel"))
             expect(said, not engine, said.endswith("not available"))
-        model = package / "server/studio_model/dates"
+        model = package / "studio/example_model/dates"
         for native in ("1", "0"):  # by the engine, if there is one, and by PyTorch
             predicted = run(
                 [command, "predict", model, "--device", "cpu"], "\n".join(DATES), cwd=temporary,

@@ -307,6 +307,10 @@ def nearest_files(mutant: Mutant) -> list[str]:
     return [name for _, name in sorted(ranked)]
 
 
+# Folders of studio/app/ whose tests are those of another package.
+SCRIPTS_TESTED_IN = {"standalone": "interop", "api_docs": "serving"}
+
+
 def nearest_script_or_engine_tests(mutant: Mutant) -> list[str]:
     """The test files that run scripts, for a fault in JavaScript; those of the engines for one in C++.
 
@@ -323,8 +327,9 @@ def nearest_script_or_engine_tests(mutant: Mutant) -> list[str]:
         else:
             reached = bool({"browsers", "playwright"} & own) or {"node", "js"} <= own
         if reached and test.parent.name != "release":  # where the faults themselves are tested
-            mirrored = path.parts[0] in test.relative_to(TESTS).parts
-            is_studio = path.parts[0] == "views" or path.parent.name.startswith("studio")
+            package = SCRIPTS_TESTED_IN.get(path.parent.name, path.parts[0])
+            mirrored = package in test.relative_to(TESTS).parts
+            is_studio = package == "studio"
             served = is_studio and "studio" in test.stem
             is_slow = "pytestmark = pytest.mark.slow" in test.read_text("utf-8")
             nearness = 3 * mirrored + 2 * served + len(own & around) - 10 * is_slow

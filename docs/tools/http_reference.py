@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from regard.server.app import Server
-from regard.server.engine import Engine
-from regard.server.openapi import OpenApiRoutes
+from regard.serving.http.app import Server
+from regard.serving.http.openapi import OpenApiRoutes
+from regard.serving.scheduler.scheduler import Engine
 
 Table = dict[str, Any]
 HIDDEN = (

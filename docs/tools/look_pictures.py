@@ -40,7 +40,7 @@ class Page:
 
 
 def pages(gallery: Path) -> dict[str, Page]:
-    dates = Path(str(files("regard.server") / "studio_model" / "dates"))
+    dates = Path(str(files("regard.studio") / "example_model" / "dates"))
     return {
         "look-text": Page(dates, "Thursday, 2 March 1972", "decoder 2 cross", ("3",), 1395, "head 2", dark=True),
         "look-picture": Page(

@@ -29,9 +29,8 @@ RESULTS = ROOT / "build" / "experiments"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHARTS = ("experiments/report.py", "benchmarks/measure.py")
 STUDIO = (
-    "src/regard/views/page",
-    "src/regard/server/studio_page",
-    "src/regard/server/studio_model",
+    "src/regard/studio/app",
+    "src/regard/studio/example_model",
 )
 
 
@@ -88,7 +87,7 @@ GROUPS = {
     ),
     "look": Group(
         ("look-text.webp", "look-picture.webp"),
-        ("src/regard/views/page", "docs/tools/look_pictures.py", "docs/gallery.md"),
+        ("src/regard/studio/app/page", "docs/tools/look_pictures.py", "docs/gallery.md"),
         ("docs/tools/look_pictures.py",), "a browser",
     ),
     "scaling": _experiment("scaling"),

@@ -90,8 +90,8 @@ if TYPE_CHECKING:
         Uniform as Uniform,
     )
     from regard.model.vision import SelfAttention2d as SelfAttention2d
-    from regard.server.run import serve as serve
-    from regard.server.studio import studio as studio
+    from regard.serving.run import serve as serve
+    from regard.studio.run import studio as studio
     from regard.word_vectors.config import Word2VecConfig as Word2VecConfig
     from regard.word_vectors.vectors import WordVectors as WordVectors
 
@@ -122,8 +122,8 @@ _HOMES = {
     "regard.api.transcribe": ("transcribe",),
     "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("sign", "verify"),
-    "regard.server.run": ("serve",),
-    "regard.server.studio": ("studio",),
+    "regard.serving.run": ("serve",),
+    "regard.studio.run": ("studio",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),
@@ -154,6 +154,11 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["register", *_HOME]
+
+# `regard.studio` is a function for users, and also a package. The import of a package makes it an attribute of this
+# module: here it is imported once, so that no later import does so, and the attribute is removed again.
+import_module("regard.studio")
+del globals()["studio"]
 
 
 def __getattr__(name: str) -> Any:

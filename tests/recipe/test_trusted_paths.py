@@ -84,7 +84,7 @@ def test_nothing_trusts_paths_unless_told():
         "api/shortlist.py",
         "api/look.py",
         "cli/evaluate.py",
-        "server/studio_sources.py",
+        "studio/sources.py",
     } <= files
     assert [each for each in defaults if each[1] != "False"] == []
 

@@ -13,7 +13,12 @@ import mutants as program
 from small_faults import SOURCE, drawn, mutants, numbered, python_mutants, token_mutants
 from token_faults import compiles, scope_of, token_faults, tokens
 
-FOLDERS = ("views/page", "interop/page/browser", "server/docs_page", "generation/engines/cpu")
+FOLDERS = (
+    "studio/app/page",
+    "studio/app/standalone",
+    "studio/app/api_docs",
+    "generation/engines/cpu",
+)
 FILES = sorted(
     path
     for folder in FOLDERS
@@ -224,22 +229,24 @@ def test_a_fault_of_a_script_is_named_by_its_function_and_line():
 
 
 def test_samples_are_drawn_evenly_and_depend_on_the_seed_alone():
-    found = [*mutants("views"), *mutants("cli"), *mutants("recipe")]
+    found = [*mutants("studio"), *mutants("cli"), *mutants("recipe")]
     sample = dict(drawn(found, 1))
-    assert list(sample) == ["cli", "recipe", "views", "views (JavaScript)"]
+    assert list(sample) == ["cli", "recipe", "studio", "studio (JavaScript)"]
     assert sample == dict(drawn(found[::-1], 1))
     assert sample != dict(drawn(found, 2))
     # Those of a package do not depend on what other packages have.
     assert dict(drawn([each for each in found if each.stratum == "cli"], 1))["cli"] == sample["cli"]
     assert {each.id for each in chain(*sample.values())} == {each.id for each in found}
-    options = program.arguments(["--seed", "1", "--only", "views,cli,recipe", "--per-package", "3"])
+    options = program.arguments(
+        ["--seed", "1", "--only", "studio,cli,recipe", "--per-package", "3"]
+    )
     chosen = program.sample(options)
     assert chosen[:4] == [order[0] for order in sample.values()]
     assert sorted(each.id for each in chosen) == sorted(
         each.id for order in sample.values() for each in islice(order, 3)
     )
     fewer = program.sample(
-        program.arguments(["--seed", "1", "--only", "views,cli,recipe", "--count", "5"])
+        program.arguments(["--seed", "1", "--only", "studio,cli,recipe", "--count", "5"])
     )
     assert fewer == chosen[:5]
 

@@ -191,7 +191,7 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
     features = prebuilt.processor_features()
     build_engine.build(platform.machine(), tmp_path)
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
-    model = Path(prebuilt.__file__).parents[3] / "server/studio_model/dates"
+    model = Path(prebuilt.__file__).parents[3] / "studio/example_model/dates"
     sources = [
         f"{day} {month} {1900 + 3 * day}"
         for day in range(1, 29)

@@ -92,21 +92,21 @@ INPUTS = rows({
     ),
     "B23": (
         "A request body of 100 MB is refused without being held in memory",
-        "server/test_transport.py::test_a_large_body_is_refused_without_being_kept",
-        "server/test_transport.py::test_the_rest_of_a_refused_body_is_not_taken_for_headers",
-        "server/test_bulk.py::test_a_line_of_100_megabytes_is_not_kept",
+        "serving/test_transport.py::test_a_large_body_is_refused_without_being_kept",
+        "serving/test_transport.py::test_the_rest_of_a_refused_body_is_not_taken_for_headers",
+        "serving/test_bulk.py::test_a_line_of_100_megabytes_is_not_kept",
     ),
     "B24": (
         "JSON nested 150,000 levels deep is refused",
-        "server/test_transport.py::test_deeply_nested_json_is_refused",
-        "server/test_http.py::test_bad_requests_are_problems",
+        "serving/test_transport.py::test_deeply_nested_json_is_refused",
+        "serving/test_http.py::test_bad_requests_are_problems",
         "inference/test_forged_checkpoints.py::test_deep_json_is_refused",
     ),
     "B25": (
         "No file path and no URL is accepted in a request",
-        "server/test_reload.py::test_no_path_is_taken_from_a_request",
-        "server/test_http.py::test_bad_requests_are_problems",
-        "server/test_studio.py::test_no_file_is_read_for_a_request",
+        "serving/test_reload.py::test_no_path_is_taken_from_a_request",
+        "serving/test_http.py::test_bad_requests_are_problems",
+        "studio/test_studio.py::test_no_file_is_read_for_a_request",
     ),
     "B26": (
         "20 strings of markup and script are shown as plain text in tokens, names and captions, under a "
@@ -115,8 +115,8 @@ INPUTS = rows({
         "views/test_html.py::test_each_hostile_string_stays_inert_as_token_file_name_and_caption",
         "views/test_html.py::test_nothing_else_may_run",
         "views/test_figures.py::test_a_title_cannot_close_its_element",
-        "server/test_studio.py::test_hostile_names_and_inputs_stay_inert",
-        "server/test_studio.py::test_hostile_labels_and_tokens_stay_inert",
-        "server/test_studio.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
+        "studio/test_studio.py::test_hostile_names_and_inputs_stay_inert",
+        "studio/test_studio.py::test_hostile_labels_and_tokens_stay_inert",
+        "studio/test_studio.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
     ),
 })  # fmt: skip

@@ -39,7 +39,7 @@ SUPPLY_CHAIN = rows({
     "C8": (
         "The HTML pages load nothing from other servers",
         "views/test_figures.py::test_a_page_is_one_file_with_a_strict_policy",
-        "server/test_studio.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
-        "server/test_openapi.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
+        "studio/test_studio.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
+        "serving/test_openapi.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
     ),
 })  # fmt: skip

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.server.exchange import Exchange
-from regard.server.jobs import Job, Work
-from regard.server.records import Record
-from regard.server.searches import RunningJob, SearchGroup
+from regard.serving.http.request_handler import Exchange
+from regard.serving.http.usage import Record
+from regard.serving.scheduler.jobs import Job, Work
+from regard.serving.scheduler.searches import RunningJob, SearchGroup
 from support.predictors import translator
 from support.servers import Running, served, until
 

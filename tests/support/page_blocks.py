@@ -23,7 +23,7 @@ RUNNERS = {
     "gallery": "docs/tools/gallery.py::main",  # as `make docs` does
     "part": "tests/model/test_extend.py::test_a_part_of_the_users_own_is_trained_saved_loaded_and_shown",
     "onnx": "tests/interop/test_onnx.py::test_the_example_of_the_guide_needs_neither_regard_nor_torch",
-    "view": "tests/server/test_studio_views.py::test_a_view_of_the_docs_is_shown",
+    "view": "tests/studio/test_studio_views.py::test_a_view_of_the_docs_is_shown",
 }
 SHOWN = ("text", "{toctree}", "{eval-rst}")  # results, drawings of text, and what Sphinx reads
 SHELL = ("sh", "bash", "console")
@@ -35,7 +35,7 @@ NOT_RUN = {  # blocks that no test executes, by their page and first line, and w
     (
         "docs/serve.md",
         "# cluster.py",
-    ): "needs a cluster of Ray; tests/server/test_ray.py deploys on this machine",
+    ): "needs a cluster of Ray; tests/serving/test_ray.py deploys on this machine",
     (
         "docs/guides/own-module.md",
         '[project.entry-points."regard.plugins"]',

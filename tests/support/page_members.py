@@ -23,7 +23,7 @@ from support import models, page_series, predictors
 from support.onnx_members import ONE_LAYER, PREDICTORS, VIT, graph, lively, seeded
 
 DATES = list(dates("test", 0, 200))
-SHIPPED = Path(regard.__file__).parent / "server/studio_model/dates"
+SHIPPED = Path(regard.__file__).parent / "studio/example_model/dates"
 
 
 def date_model(decode: dict[str, Any] | None = None) -> Predictor:

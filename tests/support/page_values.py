@@ -14,8 +14,8 @@ import pytest
 import regard
 from regard.interpret.look import Look
 
-BROWSER = Path(regard.__file__).parent / "interop/page/browser"
-SHARED = Path(regard.__file__).parent / "views/page"
+BROWSER = Path(regard.__file__).parent / "studio/app/standalone"
+SHARED = Path(regard.__file__).parent / "studio/app/page"
 
 
 def node(program: str, given: object = None, folder: Path = BROWSER) -> object:

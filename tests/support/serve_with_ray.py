@@ -6,7 +6,7 @@ if __name__ == "__main__":
     import ray
     from ray import serve
 
-    from regard.server.ray import deployment
+    from regard.serving.ray import deployment
 
     model, port = sys.argv[1], int(sys.argv[2])
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from regard.inference.predictor import Predictor
-from regard.server.app import Server
-from regard.server.engine import Engine, EngineLimits
-from regard.server.http_server import server_config
-from regard.server.keys import read_keys
-from regard.server.listener import HttpServer
-from regard.server.loader import ModelLoader
-from regard.server.tls import Tls
+from regard.serving.http.app import Server
+from regard.serving.http.keys import read_keys
+from regard.serving.http.listener import HttpServer
+from regard.serving.http.server import server_config
+from regard.serving.http.tls import Tls
+from regard.serving.scheduler.model_loader import ModelLoader
+from regard.serving.scheduler.scheduler import Engine, EngineLimits
 from support.predictors import replace_step
 
 PATIENCE = 60.0

@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 import regard
 from regard.data.synthetic.dates import dates
 from regard.recipe.shipped import find_recipe
-from regard.server.studio_sources import DataSet, StudioSources
+from regard.studio.sources import DataSet, StudioSources
 from support.browsers import CHROMIUM, settled
 from support.captioners import captioner
 from support.predictors import language_model
@@ -184,7 +184,7 @@ def animation(browser: Browser, address: str) -> tuple[list[Image.Image], list[i
 
 @contextmanager
 def studio(*, runs: bool) -> Iterator[str]:
-    model = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
+    model = regard.load(files("regard.studio") / "example_model" / "dates", device="cpu")
     torch.manual_seed(0)
     models = {
         "dates": model,

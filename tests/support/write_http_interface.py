@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from regard.server.app import Server
-from regard.server.engine import Engine, EngineLimits
-from regard.server.keys import read_keys
-from regard.server.openapi import document
+from regard.serving.http.app import Server
+from regard.serving.http.keys import read_keys
+from regard.serving.http.openapi import document
+from regard.serving.scheduler.scheduler import Engine, EngineLimits
 
 FILE = Path(__file__).parents[1] / "golden" / "http_interface.txt"
 METADATA = ("description", "summary", "title")

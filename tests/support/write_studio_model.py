@@ -3,7 +3,7 @@
     regard train dates --out runs/dates
     python tests/support/write_studio_model.py runs/dates
 
-The best checkpoint of the run is copied without the state of training. tests/server/test_studio.py holds its hash.
+The best checkpoint of the run is copied without the state of training. tests/studio/test_studio.py holds its hash.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 from regard.checkpoint import store
 from regard.checkpoint.format import find_checkpoint
 
-PLACE = Path(__file__).parents[2] / "src/regard/server/studio_model/dates"
+PLACE = Path(__file__).parents[2] / "src/regard/studio/example_model/dates"
 
 
 def main() -> None:

@@ -237,7 +237,7 @@ def test_examples_with_other_counts_of_numbers_are_refused(tmp_path):
 def test_the_studio_measures_examples_and_heads(trained):
     """By the error in the units of the data, where other models have a log-probability."""
     pytest.importorskip("msgspec", reason="needs the extra `serve`")
-    from regard.server.studio_data import AblationStep, DataSet, ExampleMeasurement
+    from regard.studio.data import AblationStep, DataSet, ExampleMeasurement
 
     model = regard.load(trained(encoder="transformer"))
     data = DataSet(("test",), (), trust_data_paths=True)

@@ -11,7 +11,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 import regard
 from regard.data import conll
-from regard.server.processes.values import packed, unpacked
+from regard.serving.processes.message_types import packed, unpacked
 from regard.tasks.pipeline import Output, TaggedSpan
 from regard.tasks.tag_pipeline import spans_of
 from support.command_line import command

@@ -19,7 +19,7 @@ from regard.data.special_tokens import DEFAULT_TOKENS
 from regard.generation import ctc
 from regard.model.build import parse_model
 from regard.recipe.recipe import Recipe
-from regard.server.wire import OPTIONS
+from regard.serving.http.schemas import OPTIONS
 from regard.tasks.ctc_loss import PlainTargets, ctc_losses, first_too_long
 from regard.tasks.objective import Objective
 from support.tasks import BY_WORDS, CASES, ENCODER, SOUND_INPUT, TRAIN, as_json, sounds, texts

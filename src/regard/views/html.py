@@ -18,7 +18,7 @@ from regard.interpret.look import HTML_RENDERERS
 from regard.views.canvas import escaped
 from regard.views.script_bundle import bundle
 
-SCRIPT = "views/page/main.js"
+SCRIPT = "studio/app/page/main.js"
 HEIGHT = 720  # pixels of the frame in a notebook
 STUDIO_TAG = 'body class="studio"'
 PAGE_END = "</body>\n</html>\n"
@@ -117,7 +117,7 @@ HTML_RENDERERS.update(page=page, frame=frame)
 
 def page_part(name: str) -> str:
     """A style or a piece of markup that pages share."""
-    return files("regard.views").joinpath("page", name).read_text(encoding="utf-8")
+    return files("regard").joinpath("studio", "app", "page", name).read_text(encoding="utf-8")
 
 
 def studio_frame(brand: str, note: str) -> str:

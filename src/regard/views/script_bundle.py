@@ -14,7 +14,7 @@ EXPORT = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MUL
 
 @cache
 def bundle(entry: str) -> str:
-    """A module of this package, as "views/page/main.js", with all that it imports,
+    """A module of this package, as "studio/app/page/main.js", with all that it imports,
     each before those that import it.
 
     Each module is a function scope that returns its exports.

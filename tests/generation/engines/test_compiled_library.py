@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from regard.generation.engines.constant_weights import constant_weights
 
 from regard.core.atomic_io import cache_folder, private_folder
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.generation.batch_plan import BatchLimits, BatchPlan
 from regard.generation.config import DecodeConfig
-from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.engines.cpu import compile
 from regard.generation.request import SearchTask
 from support.search import LONGEST, decode, model, sources, token_ids

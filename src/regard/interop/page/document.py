@@ -10,12 +10,12 @@ from typing import Any
 from regard.views.html import STUDIO_TAG, page_part, script_page, studio_frame
 from regard.views.script_bundle import bundle
 
-ENTRY = "interop/page/browser/page.js"
+ENTRY = "studio/app/standalone/page.js"
 
 
 def document(settings: dict[str, Any], weights: bytes) -> str:
     """The page of a model: `settings` as model.js reads them, and the bytes of its weights."""
-    kernels = files("regard").joinpath("interop", "page", "browser", "kernels.wasm").read_bytes()
+    kernels = files("regard").joinpath("studio", "app", "standalone", "kernels.wasm").read_bytes()
     return script_page(
         f"{settings['title']} · Regard",
         page_part("page.css") + page_part("studio.css"),

@@ -1,1 +1,0 @@
-"""The HTTP server: its API, the engine with continuous batching, and the studio."""

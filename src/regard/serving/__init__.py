@@ -1,0 +1,1 @@
+"""The HTTP server: its API, and the scheduler with continuous batching."""

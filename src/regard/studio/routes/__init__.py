@@ -1,0 +1,1 @@
+"""The routes of the studio, one module for each group."""
