@@ -36,7 +36,7 @@ from regard.recipe.shipped import find_recipe
 from regard.serving.http.app import Server
 from regard.serving.http.listener import HttpServer
 from regard.serving.http.server import server_config
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 
 TOKENS = 50
 SYLLABLES = [f"{a}{b}{c}" for a in "dklmnrst" for b in "aeiou" for c in ("", "m", "n", "r")]
@@ -167,7 +167,7 @@ def report(name: str, times: list[float]) -> None:
 @contextmanager
 def serving(models: dict[str, Predictor]) -> Iterator[str]:
     """The address of a studio of these models, in a thread."""
-    engine = Engine(EngineLimits())
+    engine = Scheduler(SchedulerLimits())
     for name, model in models.items():
         engine.load(name, "1", model)
     engine.start()

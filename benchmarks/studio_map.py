@@ -27,7 +27,7 @@ from regard.recipe.recipe import Recipe
 from regard.serving.http.app import Server
 from regard.serving.http.listener import HttpServer
 from regard.serving.http.server import server_config
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 
 DECODER = {
     "kind": "transformer",
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--browser", default=shutil.which("chromium"))
     given = parser.parse_args()
-    engine = Engine(EngineLimits())
+    engine = Scheduler(SchedulerLimits())
     engine.load("long", "1", language_model())
     engine.start()
     listening = socket.create_server(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.serving.http.app import Server
 from regard.serving.http.openapi import OpenApiRoutes
-from regard.serving.scheduler.scheduler import Engine
+from regard.serving.scheduler.scheduler import Scheduler
 
 Table = dict[str, Any]
 HIDDEN = (
@@ -43,7 +43,7 @@ This page is generated from the same description: `python docs/tools/http_refere
 
 def description() -> Table:
     """The OpenAPI document of a server without models."""
-    table = Server(Engine(device="cpu")).table
+    table = Server(Scheduler(device="cpu")).table
     routes = next(
         each.handler.__self__
         for each in table.routes

@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.serving.http.request_handler import Exchange
-from regard.serving.http.usage import Record
+from regard.serving.http.request_handler import RequestHandler
+from regard.serving.http.usage import RequestUsage
 from regard.serving.scheduler.jobs import Job, Work
 from regard.serving.scheduler.searches import RunningJob, SearchGroup
 from support.predictors import translator
 from support.servers import Running, served, until
 
-KINDS = (Exchange, Job, Record, RunningJob, SearchGroup, Work)
+KINDS = (RequestHandler, Job, RequestUsage, RunningJob, SearchGroup, Work)
 
 
 def alive() -> Counter:

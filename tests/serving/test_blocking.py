@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.serving.scheduler.scheduler import EngineLimits
+from regard.serving.scheduler.scheduler import SchedulerLimits
 from support.predictors import classifier, language_model, translator
 from support.servers import PATIENCE, Running, served, slowed, until
 
@@ -63,7 +63,7 @@ class Attacker:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with served(MODELS, EngineLimits(slots=4, hypotheses=16)) as running:
+    with served(MODELS, SchedulerLimits(slots=4, hypotheses=16)) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from regard.serving.http.bulk import split_lines
 from regard.serving.http.routing import NDJSON
 from regard.serving.http.service import HttpLimits
 from regard.serving.routes.native import NativeRoutes
-from regard.serving.scheduler.scheduler import EngineLimits
+from regard.serving.scheduler.scheduler import SchedulerLimits
 from support.captioners import captioner
 from support.predictors import classifier, language_model, translator
 from support.servers import PATIENCE, Running, served, slowed, until
@@ -184,7 +184,7 @@ def test_a_line_is_answered_before_the_next_is_sent(server):
 
 def test_a_full_queue_is_waited_for():
     """More lines than the queue holds: none is refused, though requests of other clients are."""
-    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=2, queued_jobs=3)) as server:
+    with served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=2, queued_jobs=3)) as server:
         answers = bulk(server, "/predict", [{"input": "a dog", **LONG}] * 30)
         wanted = MODELS["rnn"].predict(["a dog"], **LONG)[0]
         assert [each["results"][0]["outputs"][0]["text"] for each in answers] == [wanted] * 30
@@ -195,7 +195,7 @@ def test_lines_leave_room_for_others(monkeypatch):
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
     limits = HttpLimits(bulk_lines=3)
     with served(
-        {"rnn": MODELS["rnn"]}, EngineLimits(slots=2, queued_jobs=4), limits=limits
+        {"rnn": MODELS["rnn"]}, SchedulerLimits(slots=2, queued_jobs=4), limits=limits
     ) as server:
         line = {"input": "a dog", **LONG}
         answers = []
@@ -257,7 +257,7 @@ def test_a_body_of_any_size_is_not_read_ahead(monkeypatch):
 
 def test_a_client_that_leaves_frees_its_slots(monkeypatch):
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
-    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=2)) as server:
+    with served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=2)) as server:
         for ends in (False, True):
             waits.clear()
             client = Duplex(server)

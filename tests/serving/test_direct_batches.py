@@ -18,7 +18,7 @@ from regard.generation.batch_plan import BatchLimits
 from regard.generation.config import DecodeConfig
 from regard.generation.request import GenerationRequest, SearchTask, plan_requests
 from regard.serving.scheduler import background
-from regard.serving.scheduler.background import AsideThreads
+from regard.serving.scheduler.background import BackgroundThreads
 from regard.serving.scheduler.direct_batches import compute
 from regard.serving.scheduler.jobs import Embedding, Generation, Job, Scoring
 from regard.serving.scheduler.searches import limits_of
@@ -99,7 +99,7 @@ class Thread(LiveLook):
         return [(threading.current_thread(), torch.get_num_threads())]
 
 
-def begin(aside: AsideThreads, model, *works) -> list[Job]:
+def begin(aside: BackgroundThreads, model, *works) -> list[Job]:
     jobs = [Job("", work, print) for work in works]
     aside.begin(jobs, model, works)
     return jobs
@@ -110,7 +110,7 @@ def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
     model = translator()
     before = torch.get_num_threads()
     wake = threading.Condition()
-    threads = AsideThreads("cpu", wake)
+    threads = BackgroundThreads("cpu", wake)
 
     def computed() -> tuple[threading.Thread, int]:
         with wake:
@@ -149,7 +149,7 @@ def test_a_look_that_is_computed_ends_before_its_thread_is_closed(monkeypatch):
     monkeypatch.setattr(
         Thread, "compute", lambda *given: begun.set() or (go_on.wait(60) and ["looked"])
     )
-    threads = AsideThreads("cpu", threading.Condition())
+    threads = BackgroundThreads("cpu", threading.Condition())
     begin(threads, translator(), Thread("a dog"))
     assert begun.wait(60)
     threading.Timer(0.2, go_on.set).start()
@@ -178,7 +178,7 @@ def test_more_computations_than_processors_take_turns():
     """Each goes on, whatever the others do, and a short one that comes last is answered before they end."""
     endless.clear()
     wake = threading.Condition()
-    threads = AsideThreads("cpu", wake)
+    threads = BackgroundThreads("cpu", wake)
     model = translator()
     jobs = [job for text in "abcde" for job in begin(threads, model, Endless(text))]
     until(lambda: all(endless[text] for text in "abcde"))
@@ -202,7 +202,7 @@ def test_a_computation_that_does_not_pass_on_its_turn_keeps_no_other_waiting(mon
         Thread, "compute", lambda *given: begun.release() or (go_on.wait(60) and ["looked"])
     )
     wake = threading.Condition()
-    threads = AsideThreads("cpu", wake)
+    threads = BackgroundThreads("cpu", wake)
     model = translator()
     for _ in range(4):
         begin(threads, model, Thread("a dog"))
@@ -219,7 +219,7 @@ def test_a_computation_that_does_not_pass_on_its_turn_keeps_no_other_waiting(mon
 def test_a_computation_ends_where_its_job_is_late_or_abandoned():
     endless.clear()
     wake = threading.Condition()
-    threads = AsideThreads("cpu", wake)
+    threads = BackgroundThreads("cpu", wake)
     model = translator()
     late = Job("", Endless("late"), print, deadline=time.monotonic() + 3600)
     threads.begin([late], model, [late.work])

@@ -22,7 +22,7 @@ from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
 from regard.serving.scheduler import searches
 from regard.serving.scheduler.jobs import Generation, Job
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from regard.tasks.generate import SequencePipeline
 from regard.tasks.pipeline import OutputOptions
 from support.captioners import captioner, questioner
@@ -128,8 +128,9 @@ def assert_exact(
     count: int = COUNT,
     threads: int = 1,
 ) -> None:
-    engine = Engine(
-        EngineLimits(slots=slots, queued_jobs=1000, queued_tokens=1 << 30, searches=threads), "cpu"
+    engine = Scheduler(
+        SchedulerLimits(slots=slots, queued_jobs=1000, queued_tokens=1 << 30, searches=threads),
+        "cpu",
     )
     engine.load("m", "1", predictor)
     engine.start()

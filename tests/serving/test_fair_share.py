@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.serving.scheduler.scheduler import EngineLimits
+from regard.serving.scheduler.scheduler import SchedulerLimits
 from support.predictors import translator
 from support.servers import PATIENCE, Running, served, slowed, until
 
@@ -41,7 +41,7 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
 def test_four_hundred_connections_leave_another_client_its_share(monkeypatch):
     model = translator(decoder="rnn")
     gate, waits = slowed(monkeypatch, model)
-    limits = EngineLimits(slots=SLOTS, queued_jobs=QUEUE)
+    limits = SchedulerLimits(slots=SLOTS, queued_jobs=QUEUE)
     with served({"rnn": model}, limits) as server, ExitStack() as stack:
         stack.callback(gate.release, 100_000)
 

@@ -13,7 +13,7 @@ import pytest
 uvicorn = pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from regard.serving.http.service import HttpLimits  # noqa: E402
-from regard.serving.scheduler.scheduler import EngineLimits  # noqa: E402
+from regard.serving.scheduler.scheduler import SchedulerLimits  # noqa: E402
 from support.predictors import classifier, language_model, translator  # noqa: E402
 from support.servers import (  # noqa: E402
     PATIENCE,
@@ -276,7 +276,7 @@ def test_overload_gives_429_and_nothing_else(monkeypatch):
     """Ten times as many requests as slots and queue hold: all are answered, with 200 or 429 and Retry-After."""
     gate, _ = slowed(monkeypatch, MODELS["rnn"])
     with (
-        served({"rnn": MODELS["rnn"]}, EngineLimits(slots=2, queued_jobs=4)) as running,
+        served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=2, queued_jobs=4)) as running,
         ThreadPoolExecutor(60) as pool,
     ):
         asked = [
@@ -305,7 +305,7 @@ def test_overload_gives_429_and_nothing_else(monkeypatch):
 def test_a_disconnected_client_frees_its_slot(monkeypatch, size):
     """Also after a body of this size, of which parts are so large that reading pauses."""
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
-    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=1)) as running:
+    with served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=1)) as running:
         for stream in (False, True):
             waits.clear()
             connection = running.connect()
@@ -339,7 +339,7 @@ def test_no_input_of_a_request_goes_on_when_it_has_ended(monkeypatch, leaves):
     texts = ["a dog", "the cat"] if leaves else ["a dog", "cat " * 2000]
     body = {"input": texts, "min_length": 2000, "max_length": 2000}
     steps = 0
-    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=4)) as running:
+    with served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=4)) as running:
         try:
             if leaves:
                 connection = running.connect()

@@ -11,7 +11,7 @@ import pytest
 
 from regard.core.errors import Overloaded
 from regard.generation.config import DecodeConfig
-from regard.serving.scheduler.background import AsideRoom
+from regard.serving.scheduler.background import BackgroundRoom
 from regard.serving.scheduler.job_queue import Admissions, DrainRate, JobQueue, Lanes
 from regard.serving.scheduler.jobs import BatchedWork, Inspection, Job
 from regard.serving.scheduler.searches import RunningJob, SearchGroup
@@ -70,7 +70,7 @@ def computed(
 
 
 def admissions(**changes) -> Admissions:
-    room = AsideRoom(3, Counter(), set())
+    room = BackgroundRoom(3, Counter(), set())
     return Admissions(
         **{"slots": 4, "hypotheses": 10, "batch": 2, "threads": 1, "rows": 0, "aside": room}
         | changes
@@ -121,7 +121,7 @@ def test_work_that_is_captured_or_edited_is_computed_alone(kind):
 
 
 def test_batches_that_are_computed_aside_are_limited():
-    round_ = admissions(aside=AsideRoom(2, Counter(), set()))
+    round_ = admissions(aside=BackgroundRoom(2, Counter(), set()))
     assert round_.choose(computed("one", aside=True))
     assert round_.choose(computed("two", aside=True))
     assert not round_.choose(computed("three", aside=True))
@@ -130,14 +130,14 @@ def test_batches_that_are_computed_aside_are_limited():
 
 
 def test_a_client_leaves_room_aside_to_others():
-    most = AsideRoom(8, Counter(heavy=4), set())
+    most = BackgroundRoom(8, Counter(heavy=4), set())
     round_ = admissions(aside=most)
     assert not round_.choose(computed("one", aside=True, client="heavy"))
     assert round_.choose(computed("two", aside=True, client="light"))
 
 
 def test_works_that_change_the_same_are_computed_one_after_the_other():
-    round_ = admissions(aside=AsideRoom(8, Counter(), {"data"}))
+    round_ = admissions(aside=BackgroundRoom(8, Counter(), {"data"}))
     assert not round_.choose(computed("one", aside=True, locks="data"))
     assert round_.choose(computed("two", aside=True, locks="other data"))
     assert not round_.choose(computed("three", aside=True, locks="other data"))

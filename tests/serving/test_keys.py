@@ -13,7 +13,7 @@ from regard.core.errors import InvalidData
 from regard.serving.http.app import Server
 from regard.serving.http.errors import RequestRefused
 from regard.serving.http.keys import KeyBudgets, KeyRing, read_key_file, read_keys
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from support.predictors import translator
 from support.servers import PATIENCE, served, slowed
 
@@ -182,7 +182,7 @@ def test_a_request_has_left_when_its_answer_is_sent():
     async def send(message):
         order.append(message["type"])
 
-    engine = Engine(EngineLimits())
+    engine = Scheduler(SchedulerLimits())
     app = Server(engine, keys=(keys := read_keys(["k concurrent=1"])))
     app.limiter = Watched(keys)
     scope = {"type": "http", "method": "GET", "path": "/models", "query_string": b"", "client": ("127.0.0.1", 1),

@@ -22,7 +22,7 @@ from regard.serving.http.service import HttpLimits
 from regard.serving.processes.supervised import Backoff
 from regard.serving.routes import look
 from regard.serving.scheduler import attention_ranges, jobs
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from support.predictors import translator
 
 BODY = 400  # bytes
@@ -31,7 +31,7 @@ JSON = ("content-type", "application/json")
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Server]:
-    engine = Engine(EngineLimits(), "cpu")
+    engine = Scheduler(SchedulerLimits(), "cpu")
     engine.load("en-de", "1", translator(decoder="rnn"))
     engine.start()
     yield Server(engine, limits=HttpLimits(body=BODY, inputs=3, image_body=4 * BODY))

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 openai = pytest.importorskip("openai", reason="needs the package openai")
 
-from regard.serving.scheduler.scheduler import EngineLimits  # noqa: E402
+from regard.serving.scheduler.scheduler import SchedulerLimits  # noqa: E402
 from support.predictors import classifier, language_model, replace_step, translator  # noqa: E402
 from support.servers import PATIENCE, Running, served  # noqa: E402
 
@@ -269,7 +269,7 @@ def test_keys_and_overload_are_errors_of_openai(monkeypatch):
         return step(*given)
 
     replace_step(monkeypatch, MODELS["rnn"].model.decoder, slow)
-    limits = EngineLimits(slots=1, queued_jobs=1)
+    limits = SchedulerLimits(slots=1, queued_jobs=1)
     with (
         served({"rnn": MODELS["rnn"]}, limits, keys=["secret"]) as running,
         client(running, "other") as other,

@@ -9,7 +9,7 @@ from regard.generation.search import Search
 from regard.generation.text_stream import StopStrings
 from regard.serving.scheduler.admission import Planner
 from regard.serving.scheduler.jobs import Generation, Job
-from regard.serving.scheduler.scheduler import Engine
+from regard.serving.scheduler.scheduler import Scheduler
 from support.predictors import language_model, translator
 
 PATIENCE = 60.0
@@ -23,8 +23,8 @@ BEAM = {"beam_size": 3, "min_length": 12, "max_length": 12, "no_repeat_ngram_siz
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    engine = Engine()
+def engine() -> Iterator[Scheduler]:
+    engine = Scheduler()
     for name, predictor in MODELS.items():
         engine.load(name, "1", predictor)
     engine.start()
@@ -33,7 +33,7 @@ def engine() -> Iterator[Engine]:
 
 
 def outputs(
-    engine: Engine, model: str, *given: object, pieces: list[str] | None = None, **work: object
+    engine: Scheduler, model: str, *given: object, pieces: list[str] | None = None, **work: object
 ) -> list:
     ended, results = threading.Event(), []
     job = Job(

@@ -26,13 +26,13 @@ STALL = """
 import os
 import time
 from pathlib import Path
-from regard.serving.scheduler.scheduler import Engine
-work = Engine._work_once
+from regard.serving.scheduler.scheduler import Scheduler
+work = Scheduler._work_once
 def stalled(engine):
     while Path(os.environ["STALL"]).exists():
         time.sleep(0.01)
     work(engine)
-Engine._work_once = stalled
+Scheduler._work_once = stalled
 """
 
 

@@ -52,10 +52,10 @@ from regard.serving.processes.messages import (
     ToSupervisor,
     encode,
 )
-from regard.serving.processes.remote_scheduler import RemoteEngine
-from regard.serving.processes.scheduler_host import EngineHost, Session
+from regard.serving.processes.remote_scheduler import RemoteScheduler
+from regard.serving.processes.scheduler_host import SchedulerHost, Session
 from regard.serving.processes.supervised import Backoff, Supervised
-from regard.serving.scheduler.async_client import EngineClient
+from regard.serving.scheduler.async_client import AsyncClient
 from regard.serving.scheduler.attention_ranges import InspectedAttention, InspectedMap
 from regard.serving.scheduler.jobs import (
     AttentionPart,
@@ -68,7 +68,7 @@ from regard.serving.scheduler.jobs import (
     Work,
 )
 from regard.serving.scheduler.model_loader import ModelLoader
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from regard.serving.scheduler.served_model import OutputsOfSearch, Planning
 from regard.studio.data import (
     AblationStep,
@@ -379,12 +379,12 @@ def config() -> ServerConfig:
 class Side:
     """An engine with its socket, and what connects to it."""
 
-    def __init__(self, engine: Engine, host: EngineHost, socket: str) -> None:
+    def __init__(self, engine: Scheduler, host: SchedulerHost, socket: str) -> None:
         self.engine, self.host, self.socket = engine, host, socket
 
     @asynccontextmanager
-    async def front_end(self) -> AsyncIterator[RemoteEngine]:
-        remote = RemoteEngine(self.socket)
+    async def front_end(self) -> AsyncIterator[RemoteScheduler]:
+        remote = RemoteScheduler(self.socket)
         task = asyncio.ensure_future(remote.run())
         try:
             await asyncio.wait_for(remote.began.wait(), PATIENCE)
@@ -406,19 +406,19 @@ def models() -> dict:
 
 
 def behind_a_socket(
-    models: dict, test: Callable, tmp_path, limits: EngineLimits | None = None, keys=()
+    models: dict, test: Callable, tmp_path, limits: SchedulerLimits | None = None, keys=()
 ) -> None:
     """Run a test in an event loop, with an engine behind a socket."""
 
     async def run() -> None:
-        engine = Engine(
-            limits or EngineLimits(slots=4, queued_jobs=500, queued_tokens=100_000), "cpu"
+        engine = Scheduler(
+            limits or SchedulerLimits(slots=4, queued_jobs=500, queued_tokens=100_000), "cpu"
         )
         loader = ModelLoader(engine, models)
         for name, model in models.items():
             engine.load(name, "7", model)
         engine.start()
-        host = EngineHost(engine, loader, KeyBudgets(read_keys(keys)))
+        host = SchedulerHost(engine, loader, KeyBudgets(read_keys(keys)))
         socket = str(tmp_path / "s")
         listening = await host.listen(socket)
         pushing = asyncio.ensure_future(host.push_states())
@@ -473,7 +473,7 @@ def test_results_are_those_of_the_engine(models, tmp_path):
 
     async def answer(engine, name: str, works: list[Work]):
         try:
-            client = EngineClient(engine, name, "c", None)
+            client = AsyncClient(engine, name, "c", None)
             return await client.results(works), client.version
         except RegardError as error:
             return type(error), str(error)
@@ -523,7 +523,7 @@ def assert_alike(result, wanted) -> None:
 def test_streams_deadlines_and_cancellation_cross_the_socket(models, tmp_path, monkeypatch):
     async def test(side: Side) -> None:
         async with side.front_end() as remote:
-            client, work = EngineClient(remote, "rnn", "c", None), Generation("the cat", LONG)
+            client, work = AsyncClient(remote, "rnn", "c", None), Generation("the cat", LONG)
             pieces, versions, text = [], [], ""
             async for _, item in client.streams([work]):
                 versions.append(client.version)
@@ -533,9 +533,9 @@ def test_streams_deadlines_and_cancellation_cross_the_socket(models, tmp_path, m
             assert text == pieces[-1][0].text == models["rnn"].predict(["the cat"], **LONG)[0]
             assert len(pieces) > 2
             with pytest.raises(DeadlineExceeded):
-                await EngineClient(remote, "rnn", "c", 1e-9).results([work])
+                await AsyncClient(remote, "rnn", "c", 1e-9).results([work])
             gate, _ = slowed(monkeypatch, models["rnn"])
-            left = asyncio.ensure_future(EngineClient(remote, "rnn", "c", None).results([work] * 3))
+            left = asyncio.ensure_future(AsyncClient(remote, "rnn", "c", None).results([work] * 3))
             await until(lambda: side.engine.busy == 3)
             await until(lambda: remote.stats().jobs == 3)  # the state is sent as it changes
             left.cancel()
@@ -551,10 +551,10 @@ def test_a_full_queue_refuses_with_the_time_to_wait(models, tmp_path, monkeypatc
         async with side.front_end() as remote:
             gate, waits = slowed(monkeypatch, models["rnn"])
             work = Generation("the cat", LONG)
-            held = asyncio.ensure_future(EngineClient(remote, "rnn", "c", None).results([work] * 2))
+            held = asyncio.ensure_future(AsyncClient(remote, "rnn", "c", None).results([work] * 2))
             await asyncio.to_thread(waits.wait, PATIENCE)
             with pytest.raises(Overloaded) as refused:
-                await EngineClient(remote, "rnn", "c", None).results([work] * 3)
+                await AsyncClient(remote, "rnn", "c", None).results([work] * 3)
             assert refused.value.retry_after >= 1
             gate.release(1000)
             assert len(await held) == 2
@@ -562,13 +562,13 @@ def test_a_full_queue_refuses_with_the_time_to_wait(models, tmp_path, monkeypatc
                 lambda: side.engine.busy == 0
             )  # those that were let in before the refused one have left
 
-    behind_a_socket(models, test, tmp_path, EngineLimits(slots=2, queued_jobs=2))
+    behind_a_socket(models, test, tmp_path, SchedulerLimits(slots=2, queued_jobs=2))
 
 
 def test_limits_of_keys_hold_for_all_front_ends_together(models, tmp_path):
     one, rate = keys = read_keys(["a name=one concurrent=2", "b name=rate rate=2/h"])
 
-    async def refused(remote: RemoteEngine, key) -> str:
+    async def refused(remote: RemoteScheduler, key) -> str:
         with pytest.raises(RequestRefused) as refusal:
             await remote.enter(key)
         assert refusal.value.status == HTTPStatus.TOO_MANY_REQUESTS
@@ -624,7 +624,7 @@ def test_an_engine_that_ends_is_told_and_found_again(models, tmp_path, monkeypat
         async with side.front_end() as remote:
             gate, waits = slowed(monkeypatch, models["rnn"])
             work = Generation("the cat", LONG)
-            held = asyncio.ensure_future(EngineClient(remote, "rnn", "c", None).results([work] * 2))
+            held = asyncio.ensure_future(AsyncClient(remote, "rnn", "c", None).results([work] * 2))
             await asyncio.to_thread(waits.wait, PATIENCE)
             (session,) = side.host.sessions
             remote.socket = str(tmp_path / "nowhere")
@@ -633,7 +633,7 @@ def test_an_engine_that_ends_is_told_and_found_again(models, tmp_path, monkeypat
                 await held
             assert status_of(lost.value) == (HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "5"})
             assert not remote.ready
-            for asked in (EngineClient(remote, "rnn", "c", None).results([work]), remote.states()):
+            for asked in (AsyncClient(remote, "rnn", "c", None).results([work]), remote.states()):
                 with pytest.raises(EngineRestarting):
                     await asked
             gate.release(1000)
@@ -642,7 +642,7 @@ def test_an_engine_that_ends_is_told_and_found_again(models, tmp_path, monkeypat
             )  # what the front end had asked for is cancelled
             remote.socket = side.socket
             await until(lambda: remote.ready)
-            assert len(await EngineClient(remote, "rnn", "c", None).results([work])) == 1
+            assert len(await AsyncClient(remote, "rnn", "c", None).results([work])) == 1
 
     behind_a_socket(models, test, tmp_path)
 
@@ -652,17 +652,17 @@ def test_a_front_end_that_stops_finishes_its_jobs(models, tmp_path, monkeypatch)
         async with side.front_end() as remote, side.front_end() as other:
             gate, waits = slowed(monkeypatch, models["rnn"])
             work = Generation("the cat", LONG)
-            held = asyncio.ensure_future(EngineClient(remote, "rnn", "c", None).results([work]))
+            held = asyncio.ensure_future(AsyncClient(remote, "rnn", "c", None).results([work]))
             await asyncio.to_thread(waits.wait, PATIENCE)
             stopping = asyncio.ensure_future(asyncio.to_thread(remote.stop, PATIENCE))
             await until(lambda: not remote.ready)
             with pytest.raises(ServerStopping):
-                await EngineClient(remote, "rnn", "c", None).results([work])
+                await AsyncClient(remote, "rnn", "c", None).results([work])
             gate.release(1000)
             assert len(await held) == 1
             assert await stopping
             assert (
-                len(await EngineClient(other, "rnn", "c", None).results([work])) == 1
+                len(await AsyncClient(other, "rnn", "c", None).results([work])) == 1
             )  # the engine goes on
 
     behind_a_socket(models, test, tmp_path)
@@ -670,7 +670,7 @@ def test_a_front_end_that_stops_finishes_its_jobs(models, tmp_path, monkeypatch)
 
 def test_requests_that_a_front_end_has_open_leave_once_each():
     """Also where it ends before they do; one that had not entered does not leave."""
-    left, host, session = [], object.__new__(EngineHost), object.__new__(Session)
+    left, host, session = [], object.__new__(SchedulerHost), object.__new__(Session)
     host.budgets, host.engine = Mock(leave_name=left.append), Mock()
     session.host, session.connection = host, Mock()
     session.jobs, session.entered, session._tasks = {}, Counter(), set()

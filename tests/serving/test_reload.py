@@ -19,7 +19,7 @@ from regard.checkpoint import store
 from regard.core.errors import CheckpointUnreadable
 from regard.serving.scheduler import model_loader as loader_module
 from regard.serving.scheduler.model_loader import ModelLoader
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from support.forged import GOLDEN, rehashed
 from support.predictors import translator
 from support.servers import PATIENCE, served, slowed, until
@@ -131,7 +131,7 @@ def test_requests_before_the_switch_end_with_the_old_model_which_is_freed(tmp_pa
         for name in ("rnn", "convolution")
     }
     assert wanted["rnn"] != wanted["convolution"]
-    with served({"en": link}, EngineLimits(slots=1)) as running, ThreadPoolExecutor(3) as pool:
+    with served({"en": link}, SchedulerLimits(slots=1)) as running, ThreadPoolExecutor(3) as pool:
         old = running.engine.models["en"].predictor
         gate, waits = slowed(monkeypatch, old)
         model = weakref.ref(old.model)
@@ -168,7 +168,7 @@ def test_inputs_of_one_request_get_one_version_while_models_are_switched():
     models = {str(seed): translator(decoder="rnn", seed=seed) for seed in (1, 2)}
     wanted = {version: model.predict(TEXTS, **LONG) for version, model in models.items()}
     assert all(a != b for a, b in zip(*wanted.values(), strict=True))
-    with served({"en": models["1"]}, EngineLimits(slots=2)) as running:
+    with served({"en": models["1"]}, SchedulerLimits(slots=2)) as running:
         running.engine.load("en", "1", models["1"])
         done = threading.Event()
 
@@ -201,7 +201,7 @@ def test_no_path_is_taken_from_a_request(tmp_path):
 
 
 def test_a_model_is_loaded_once_at_a_time(monkeypatch):
-    engine = Engine()
+    engine = Scheduler()
     loader = ModelLoader(engine, {"en": GOLDEN / "transformer"})
     loader.load("en")
     begun, go, load = threading.Event(), threading.Event(), loader_module.load
@@ -225,7 +225,7 @@ def test_a_model_is_loaded_once_at_a_time(monkeypatch):
 
 def test_all_models_are_loaded_anew_in_spite_of_one_that_is_damaged(tmp_path, caplog):
     shutil.copytree(GOLDEN / "transformer", tmp_path / "bad")
-    engine = Engine()
+    engine = Scheduler()
     loader = ModelLoader(
         engine, {"bad": tmp_path / "bad", "good": GOLDEN / "rnn", "given": translator()}
     )
@@ -250,11 +250,11 @@ def test_all_models_are_loaded_anew_in_spite_of_one_that_is_damaged(tmp_path, ca
     ],
 )
 def test_without_keys_only_this_machine_administers(address, status, monkeypatch):
-    from regard.serving.http.request_handler import Exchange
+    from regard.serving.http.request_handler import RequestHandler
 
-    init = Exchange.__init__
+    init = RequestHandler.__init__
     monkeypatch.setattr(
-        Exchange,
+        RequestHandler,
         "__init__",
         lambda self, app, scope, *rest: init(self, app, {**scope, "client": (address, 1)}, *rest),
     )

@@ -14,7 +14,7 @@ from regard.serving.scheduler.jobs import Generation, Job
 from regard.serving.scheduler.model_loader import ModelLoader
 from regard.serving.scheduler.placement import Placement
 from regard.serving.scheduler.replicas import ReplicaRouter
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from support.forged import GOLDEN
 from support.predictors import translator
 from support.servers import PATIENCE, until
@@ -43,7 +43,10 @@ def texts_of(asked: list[tuple[Job, list]]) -> list[str]:
     return [result[0][0].text for _, result in asked]
 
 
-def router(*models: tuple[str, object], limits: EngineLimits = EngineLimits()) -> ReplicaRouter:  # noqa: B008  frozen
+def router(
+    *models: tuple[str, object],
+    limits: SchedulerLimits = SchedulerLimits(),  # noqa: B008  frozen
+) -> ReplicaRouter:
     """Two engines that hold each model."""
     made = Placement.of([name for name, _ in models], ["cpu", "cpu"]).engine(limits)
     assert isinstance(made, ReplicaRouter)
@@ -58,7 +61,7 @@ def test_models_are_placed():
     named = Placement.of(["a", "b", "c"], {"a": "cpu", "b": ["cpu", "cpu"], "c": ("auto",)})
     assert named.devices[:2] == ("cpu", "cpu")
     assert (named.engines["a"], named.engines["b"]) == ((0,), (0, 1))
-    assert isinstance(Placement.of(["a"], "cpu").engine(EngineLimits(slots=1)), Engine)
+    assert isinstance(Placement.of(["a"], "cpu").engine(SchedulerLimits(slots=1)), Scheduler)
     for wrong in (
         {"a": "cpu"},
         {"a": "cpu", "b": "cpu", "z": "cpu"},
@@ -72,7 +75,7 @@ def test_models_are_placed():
 
 def test_a_model_is_on_the_devices_that_were_named_for_it():
     placement = Placement.of(["en", "de"], {"en": ["cpu", "cpu"], "de": "cpu"})
-    engine = placement.engine(EngineLimits())
+    engine = placement.engine(SchedulerLimits())
     ModelLoader(engine, {"en": GOLDEN / "rnn", "de": GOLDEN / "convolution"}).load_all()
     assert [sorted(each.models) for each in engine.engines] == [["de", "en"], ["en"]]
     assert (len(engine.devices("en")), len(engine.devices("de"))) == (2, 1)
@@ -114,7 +117,7 @@ def test_jobs_go_to_the_engine_with_the_fewest_and_are_answered_alike():
 
 
 def test_a_full_queue_and_a_stopping_router_refuse():
-    engine = router(("en", GOLDEN / "rnn"), limits=EngineLimits(queued_jobs=2))
+    engine = router(("en", GOLDEN / "rnn"), limits=SchedulerLimits(queued_jobs=2))
     submit(engine, TEXTS[:4])
     with pytest.raises(Overloaded):
         submit(engine, TEXTS[:1])
@@ -131,7 +134,9 @@ def test_the_jobs_of_a_request_get_one_version_while_models_are_switched():
     }
     wanted = {version: models[0].predict(TEXTS, **LONG) for version, models in versions.items()}
     assert all(a != b for a, b in zip(*wanted.values(), strict=True))
-    engine = ReplicaRouter([Engine(EngineLimits(slots=2), "cpu") for _ in range(2)], {"en": (0, 1)})
+    engine = ReplicaRouter(
+        [Scheduler(SchedulerLimits(slots=2), "cpu") for _ in range(2)], {"en": (0, 1)}
+    )
     engine.load("en", "1", *versions["1"])
     engine.start()
     done = threading.Event()
@@ -166,13 +171,13 @@ def test_one_object_is_not_two_replicas():
 @pytest.mark.parametrize("finished", [(True, True), (True, False), (False, True), (False, False)])
 def test_a_router_has_finished_where_every_engine_has(finished):
     """Each of them is stopped, whatever the others say."""
-    engines = [Mock(spec=Engine, **{"stop.return_value": each}) for each in finished]
+    engines = [Mock(spec=Scheduler, **{"stop.return_value": each}) for each in finished]
     assert ReplicaRouter(engines, {}).stop(1.0) is all(finished)
     assert [engine.stop.call_count for engine in engines] == [1, 1]
 
 
 def test_engines_are_stuck_as_long_as_the_worst_of_them():
-    made = Placement.of(["en"], ["cpu", "cpu"]).engine(EngineLimits())
+    made = Placement.of(["en"], ["cpu", "cpu"]).engine(SchedulerLimits())
     for engine, seconds in zip(made.engines, (3.5, 1.25), strict=True):
         engine.stuck = lambda seconds=seconds: seconds
     assert made.stuck() == 3.5

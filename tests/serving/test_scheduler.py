@@ -24,7 +24,7 @@ from regard.serving.scheduler import jobs as jobs_module, searches
 from regard.serving.scheduler.attention_ranges import InspectedAttention
 from regard.serving.scheduler.job_queue import JobQueue, Lanes
 from regard.serving.scheduler.jobs import Embedding, Generation, Inspection, Job, Scoring, Work
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from regard.tasks.pipeline import Output, OutputOptions
 from support.predictors import classifier, language_model, masked_model, replace_step, translator
 from support.servers import until
@@ -59,20 +59,20 @@ class Answer:
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
+def engine() -> Iterator[Scheduler]:
     yield from started()
 
 
 @pytest.fixture(params=[1, 2])
-def any_engine(request, monkeypatch) -> Iterator[Engine]:
+def any_engine(request, monkeypatch) -> Iterator[Scheduler]:
     """With one search of equal settings, or two at once in threads, of two hypotheses or more."""
     monkeypatch.setattr(searches, "FULL_ROWS", 16 // request.param**3)
     yield from started(searches=request.param)
 
 
-def started(**limits) -> Iterator[Engine]:
-    engine = Engine(
-        EngineLimits(
+def started(**limits) -> Iterator[Scheduler]:
+    engine = Scheduler(
+        SchedulerLimits(
             slots=4, hypotheses=16, queued_jobs=200, queued_tokens=10_000, batch=3, **limits
         )
     )
@@ -88,7 +88,7 @@ def started(**limits) -> Iterator[Engine]:
     engine.stop()
 
 
-def ask(engine: Engine, model: str, work: Work, **options) -> Answer:
+def ask(engine: Scheduler, model: str, work: Work, **options) -> Answer:
     answer = Answer(model, work, **options)
     engine.submit(answer.job)
     return answer
@@ -139,7 +139,7 @@ def test_a_look_that_searches_holds_up_no_other_job(engine, held_looks):
 
 def test_looks_of_several_models_that_come_together_are_all_answered():
     models = {name: translator(decoder=name) for name in ("transformer", "rnn", "conv")}
-    engine = Engine(EngineLimits(slots=4))
+    engine = Scheduler(SchedulerLimits(slots=4))
     for name, model in models.items():
         engine.load(name, "1", model)
     looks = {
@@ -180,7 +180,7 @@ def test_an_engine_that_does_nothing_with_its_jobs_is_stuck(engine):
     assert engine.stuck() == 0.0
 
 
-def assert_nothing_is_left(engine: Engine) -> None:
+def assert_nothing_is_left(engine: Scheduler) -> None:
     # What a job that was cancelled leaves behind goes when the engine's thread comes to it.
     until(lambda: engine.busy == engine._clients.total() == 0)
     assert engine.busy == 0
@@ -189,7 +189,7 @@ def assert_nothing_is_left(engine: Engine) -> None:
     assert engine._clients.total() == 0
 
 
-def expected(engine: Engine, model: str, work: Work):
+def expected(engine: Scheduler, model: str, work: Work):
     predictor = engine.models[model].predictor
     if isinstance(work, Scoring):
         return predictor.score([work.input], None if work.target is None else [work.target])[0]
@@ -403,7 +403,7 @@ def test_a_model_that_fails_ends_its_jobs_and_not_the_engine(engine, monkeypatch
 class Slow:
     """Makes every step of a model wait until it is told to go on."""
 
-    def __init__(self, engine: Engine, model: str, monkeypatch) -> None:
+    def __init__(self, engine: Scheduler, model: str, monkeypatch) -> None:
         decoder = engine.models[model].predictor.model.decoder
         self.gate, self.waits, step = threading.Semaphore(0), threading.Event(), type(decoder).step
 
@@ -426,7 +426,7 @@ def slow(engine, monkeypatch) -> Iterator[Slow]:
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again(slow):
-    engine = Engine(EngineLimits(slots=1, queued_jobs=3, queued_tokens=40))
+    engine = Scheduler(SchedulerLimits(slots=1, queued_jobs=3, queued_tokens=40))
     engine.load("rnn", "1", translator(decoder="rnn"))
     engine.start()
     first = ask(engine, "rnn", Generation("the cat", {"max_length": 3}))
@@ -613,7 +613,7 @@ def test_a_stream_ends_with_any_of_several_end_tokens(engine):
 
 def test_an_engine_that_was_idle_is_not_stuck_when_jobs_come():
     """The time counts from the first of the jobs that wait, not from when the thread worked last."""
-    engine = Engine(EngineLimits())
+    engine = Scheduler(SchedulerLimits())
     engine.load("labels", "1", classifier())
     before = time.monotonic()
     first = Answer("labels", Generation("the cat"))
@@ -626,13 +626,13 @@ def test_an_engine_that_was_idle_is_not_stuck_when_jobs_come():
 def test_an_output_that_spells_a_banned_phrase_otherwise_is_searched_again(monkeypatch):
     """As `Predictor.outputs` does, with the draws of its own number and without those of others."""
     again = []
-    search_again = Engine._search_again
+    search_again = Scheduler._search_again
     monkeypatch.setattr(
-        Engine,
+        Scheduler,
         "_search_again",
         lambda self, group, each: (again.append(each.job), search_again(self, group, each))[1],
     )
-    engine = Engine(EngineLimits(slots=4))
+    engine = Scheduler(SchedulerLimits(slots=4))
     engine.load("characters", "1", translator("characters"))
     engine.start()
     options = {

@@ -22,7 +22,7 @@ from regard.serving import ray
 from regard.serving.http.service import HttpLimits
 from regard.serving.scheduler.jobs import Generation, Job
 from regard.serving.scheduler.replicas import ReplicaRouter
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from regard.serving.scheduler.searches import SearchGroup
 from support.forged import GOLDEN
 from support.predictors import translator
@@ -34,8 +34,8 @@ FAULT = """
 import os
 import time
 from pathlib import Path
-from regard.serving.scheduler.scheduler import Engine
-drop = Engine._drop_late
+from regard.serving.scheduler.scheduler import Scheduler
+drop = Scheduler._drop_late
 def fault(engine, *arguments):
     path = Path(os.environ["FAULT"])
     if path.exists():
@@ -45,21 +45,21 @@ def fault(engine, *arguments):
         path.unlink()
         raise ZeroDivisionError("planted")
     drop(engine, *arguments)
-Engine._drop_late = fault
+Scheduler._drop_late = fault
 """
 
 
 @pytest.fixture
-def crashing(monkeypatch) -> Engine:
+def crashing(monkeypatch) -> Scheduler:
     """An engine that ends with a fault when it has begun to work on its first job."""
 
-    def fault(engine: Engine) -> Sequence[SearchGroup]:
+    def fault(engine: Scheduler) -> Sequence[SearchGroup]:
         if any(each is not None for each in engine._jobs.values()):
             raise ZeroDivisionError("planted")
         return ()
 
-    monkeypatch.setattr(Engine, "_begin_rounds", fault)
-    engine = Engine(EngineLimits(slots=1))
+    monkeypatch.setattr(Scheduler, "_begin_rounds", fault)
+    engine = Scheduler(SchedulerLimits(slots=1))
     engine.load("m", "1", translator())
     return engine
 
@@ -94,7 +94,7 @@ def test_a_crashed_replica_of_ray_ends_its_process(crashing, monkeypatch):
     monkeypatch.setattr(ray, "ANSWER_SECONDS", 0.0)
     monkeypatch.setattr(ray.os, "_exit", lambda code: ended.set() if code == 1 else None)
     models = {"m": str(GOLDEN / "transformer")}
-    replica = ray.ReplicaApplication(models, "cpu", [], EngineLimits(slots=1), HttpLimits(), [])
+    replica = ray.ReplicaApplication(models, "cpu", [], SchedulerLimits(slots=1), HttpLimits(), [])
     replica._load()
     replica.engine.submit(Job("m", Generation("the cat", {"min_length": 8}), lambda result: None))
     assert ended.wait(PATIENCE)

@@ -17,7 +17,7 @@ from regard.serving.http.keys import ApiKey, read_keys
 from regard.serving.processes import messages
 from regard.serving.routes import libretranslate, operations
 from regard.serving.scheduler import interfaces
-from regard.serving.scheduler.scheduler import Engine
+from regard.serving.scheduler.scheduler import Scheduler
 from regard.studio import data as studio_data, long_inputs
 from regard.studio.routes import studio
 
@@ -48,7 +48,7 @@ def within(wanted: object) -> set[type[msgspec.Struct]]:
     return set().union(*(within(each) for each in get_args(wanted)))
 
 
-REQUESTS = set().union(*(within(route.request) for route in Server(Engine()).table.routes))
+REQUESTS = set().union(*(within(route.request) for route in Server(Scheduler()).table.routes))
 # Clients of this API send keys of their own, which its server ignores.
 LENIENT = {libretranslate.TranslateRequest, libretranslate.DetectRequest}
 
@@ -94,7 +94,7 @@ def test_requests_are_made_by_name():
 
 
 SHARED = {
-    interfaces.ModelInfo, interfaces.EngineStats, interfaces.ModelState, studio.StudioModel, studio_data.Example,
+    interfaces.ModelInfo, interfaces.SchedulerStats, interfaces.ModelState, studio.StudioModel, studio_data.Example,
     long_inputs.LongMap, long_inputs.LongInput, long_inputs.LongRow, long_inputs.LongOverview,
     *(each for each in structs() if each.__module__ == messages.__name__),
 }  # fmt: skip

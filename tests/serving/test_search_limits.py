@@ -21,7 +21,7 @@ import regard
 from regard.core.errors import InvalidArgument
 from regard.serving.scheduler.job_queue import SearchBudget
 from regard.serving.scheduler.jobs import Generation, Job
-from regard.serving.scheduler.scheduler import EngineLimits
+from regard.serving.scheduler.scheduler import SchedulerLimits
 from regard.serving.scheduler.search_limits import OptionCaps
 from support.command_line import command
 from support.forged import GOLDEN
@@ -35,7 +35,7 @@ HEADERS = {"content-type": "application/json"}
 @pytest.fixture(scope="module")
 def capped():
     """A server whose requests may have at most 50 tokens and 4 hypotheses."""
-    with served({"en": translator()}, EngineLimits(caps=OptionCaps(50, 4))) as server:
+    with served({"en": translator()}, SchedulerLimits(caps=OptionCaps(50, 4))) as server:
         yield server
 
 
@@ -74,7 +74,7 @@ def test_options_at_the_caps_are_answered(capped):
 
 def test_what_a_recipe_says_is_allowed_whatever_the_caps():
     model = translator().with_decode(beam_size=6, max_length=70)
-    with served({"en": model}, EngineLimits(caps=OptionCaps(50, 4))) as server:
+    with served({"en": model}, SchedulerLimits(caps=OptionCaps(50, 4))) as server:
         assert server.ask("/predict", {"input": "a"})[0] == 200
         assert server.ask("/predict", {"input": "a", "beam_size": 6})[0] == 200
         status, _, answer = server.ask("/predict", {"input": "a", "beam_size": 7})
@@ -93,7 +93,7 @@ def test_a_line_of_many_that_needs_too_much_is_refused_alone(capped):
 
 def test_a_search_that_needs_more_than_the_budget_is_refused():
     """Each option by itself is allowed."""
-    limits = EngineLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
+    limits = SchedulerLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
     with served({"en": translator()}, limits) as server:
         for body in (
             {"input": "ab", "beam_size": 1000, "max_length": 1_000_000},
@@ -120,7 +120,7 @@ def test_a_search_that_needs_more_than_the_budget_is_refused():
 
 def test_the_attention_of_outputs_counts():
     """An answer without it is given, and one with it as far as it fits."""
-    limits = EngineLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
+    limits = SchedulerLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
     with served({"en": translator()}, limits) as server:
         body = {"input": "ab " * 200, "beam_size": 8, "num_hypotheses": 8, "max_length": 500}
         assert server.ask("/predict", body)[0] == 200
@@ -130,7 +130,7 @@ def test_the_attention_of_outputs_counts():
 
 
 def test_what_a_refusal_says_is_allowed_is_answered():
-    limits = EngineLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
+    limits = SchedulerLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
     with served({"en": translator()}, limits) as server:
         body = {"input": "ab", "sample": True, "num_hypotheses": 100}
         _, _, answer = server.ask("/predict", {**body, "max_length": 100_000})
@@ -143,7 +143,7 @@ def test_what_a_refusal_says_is_allowed_is_answered():
 def test_searches_of_different_settings_share_the_budget_and_are_all_answered():
     """Each fits alone, all together do not: they wait for each other, and outputs are those of `predict`."""
     model = translator()
-    limits = EngineLimits(search_memory=12)
+    limits = SchedulerLimits(search_memory=12)
     asked = [
         {
             "beam_size": beams,
@@ -244,7 +244,7 @@ def test_a_small_request_does_not_wait_for_the_memory_of_large_ones(monkeypatch)
     monkeypatch.setattr(SearchBudget, "PATIENCE", 0.0)
     large = {"input": "ab", "beam_size": 32, "max_length": 1500, "min_length": 1500}
     with (
-        served({"en": translator()}, EngineLimits(search_memory=72)) as server,
+        served({"en": translator()}, SchedulerLimits(search_memory=72)) as server,
         ExitStack() as all_,
     ):
         connections = [all_.enter_context(closing(server.connect())) for _ in range(2)]

@@ -13,7 +13,7 @@ from regard.generation.search import LOOP_MICROSECONDS
 from regard.serving.scheduler import search_rounds, searches
 from regard.serving.scheduler.job_queue import ENTERING_TOKENS
 from regard.serving.scheduler.jobs import Generation, Job
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from regard.serving.scheduler.search_rounds import SearchRounds
 from regard.serving.scheduler.searches import Round, SearchGroup
 from support.predictors import translator
@@ -52,15 +52,15 @@ class Held:
 
 
 @pytest.fixture
-def engine(monkeypatch) -> Iterator[Engine]:
+def engine(monkeypatch) -> Iterator[Scheduler]:
     monkeypatch.setattr(searches, "FULL_ROWS", 2)
-    engine = Engine(EngineLimits(slots=4, searches=2), "cpu")
+    engine = Scheduler(SchedulerLimits(slots=4, searches=2), "cpu")
     engine.load("m", "1", MODEL)
     yield engine
     engine.stop()
 
 
-def ask(engine: Engine, text: str, **options) -> tuple[Job, list[object], threading.Event]:
+def ask(engine: Scheduler, text: str, **options) -> tuple[Job, list[object], threading.Event]:
     found, ended = [], threading.Event()
     job = Job(
         "m", Generation(text, LONG), lambda result: (found.append(result), ended.set()), **options
@@ -69,7 +69,7 @@ def ask(engine: Engine, text: str, **options) -> tuple[Job, list[object], thread
     return job, found, ended
 
 
-def assert_empty(engine: Engine) -> None:
+def assert_empty(engine: Scheduler) -> None:
     assert engine.busy == 0
     assert not engine.models["m"].groups
     assert engine._clients.total() == 0
@@ -93,10 +93,10 @@ def test_jobs_of_equal_settings_share_the_slots_of_two_searches(engine, monkeypa
 def test_inputs_that_are_encoded_between_two_checks_of_deadlines_are_bounded(monkeypatch):
     """Also where each job has a search of its own, as those with required phrases have."""
     tokens = []
-    drop_late = Engine._drop_late
+    drop_late = Scheduler._drop_late
     compute = SearchGroup.compute
 
-    def checked(engine: Engine, jobs) -> None:
+    def checked(engine: Scheduler, jobs) -> None:
         tokens.append(0)
         drop_late(engine, jobs)
 
@@ -104,9 +104,9 @@ def test_inputs_that_are_encoded_between_two_checks_of_deadlines_are_bounded(mon
         tokens[-1] += sum(each.input_tokens for each in group.admitted or ())
         return compute(group)
 
-    monkeypatch.setattr(Engine, "_drop_late", checked)
+    monkeypatch.setattr(Scheduler, "_drop_late", checked)
     monkeypatch.setattr(SearchGroup, "compute", counted)
-    engine = Engine(EngineLimits(slots=16, searches=1), "cpu")
+    engine = Scheduler(SchedulerLimits(slots=16, searches=1), "cpu")
     engine.load("m", "1", MODEL)
     text = "the cat sat " * 200
     work = Generation(text, {"max_length": 8}, required=("dog",))

@@ -16,8 +16,8 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from regard.serving.scheduler.interfaces import EngineStats
-from regard.serving.scheduler.scheduler import EngineLimits
+from regard.serving.scheduler.interfaces import SchedulerStats
+from regard.serving.scheduler.scheduler import SchedulerLimits
 from support.forged import GOLDEN
 from support.predictors import classifier, language_model, translator
 from support.servers import PATIENCE, Running, released_late, served, slowed, until
@@ -170,7 +170,7 @@ def test_metrics_are_what_a_client_counted(running):
 def test_what_waits_and_runs_is_measured(monkeypatch):
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
     with (
-        served({"rnn": MODELS["rnn"]}, EngineLimits(slots=2, queued_jobs=3)) as running,
+        served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=2, queued_jobs=3)) as running,
         ThreadPoolExecutor(5) as pool,
     ):
         asked = [pool.submit(running.ask, "/predict", {"input": "a dog", **LONG})]
@@ -189,7 +189,7 @@ def test_what_waits_and_runs_is_measured(monkeypatch):
         assert read(running)["regard_requests_rejected_total", "queue_full"] == 1
         gate.release(100_000)
         assert all(each.result(PATIENCE)[0] == 200 for each in asked)
-        until(lambda: running.engine.stats() == EngineStats())
+        until(lambda: running.engine.stats() == SchedulerStats())
         found = read(running)
         assert [
             found[name,] for name in ("regard_queue_jobs", "regard_slots_busy", "regard_searches")
@@ -198,7 +198,7 @@ def test_what_waits_and_runs_is_measured(monkeypatch):
 
 def test_cancellations_and_deadlines_are_counted(monkeypatch):
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
-    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=1)) as running:
+    with served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=1)) as running:
         for stream in (False, True, True):
             waits.clear()
             connection = running.connect()
@@ -246,7 +246,7 @@ def test_stages_add_up(running, monkeypatch):
     """A request that waits: the time in the queue is measured, and the first token comes after it."""
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
     with (
-        served({"rnn": MODELS["rnn"]}, EngineLimits(slots=1)) as slow,
+        served({"rnn": MODELS["rnn"]}, SchedulerLimits(slots=1)) as slow,
         ThreadPoolExecutor(2) as pool,
     ):
         asked = [pool.submit(slow.ask, "/predict", {"input": "a dog", **LONG}) for _ in range(2)]

@@ -15,7 +15,7 @@ from regard.serving.scheduler.jobs import (
     Scoring,
     Work,
 )
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from regard.studio.data import (
     AblationStep,
     AlignmentStep,
@@ -84,7 +84,7 @@ def test_no_work_is_computed_in_the_engines_thread(monkeypatch, kind, model, wor
         return compute(*given)
 
     monkeypatch.setattr(computed, "compute", recorded)
-    engine = Engine(EngineLimits(slots=2))
+    engine = Scheduler(SchedulerLimits(slots=2))
     engine.load("en-de", "1", translator())
     engine.load("labels", "1", classifier())
     engine.start()

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from regard.core.errors import InvalidArgument, InvalidRecipe, Overloaded
-from regard.serving.http.request_handler import Exchange
+from regard.serving.http.request_handler import RequestHandler
 from regard.serving.http.service import Service
 from regard.serving.routes.libretranslate import _fields
 from regard.serving.scheduler.admission import Planner
@@ -164,7 +164,7 @@ def test_heads_are_measured_over_128_examples_and_ablated_over_32(monkeypatch):
 
 
 def test_sixteen_large_bodies_are_in_memory():
-    exchange = object.__new__(Exchange)
+    exchange = object.__new__(RequestHandler)
     exchange.server = Mock()
     exchange.server.service.large_bodies, exchange.large = 15, False
     exchange._count_large_body()

@@ -16,7 +16,7 @@ from regard.serving.http.listener import HttpServer
 from regard.serving.http.server import server_config
 from regard.serving.http.tls import Tls
 from regard.serving.scheduler.model_loader import ModelLoader
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 from support.predictors import replace_step
 
 PATIENCE = 60.0
@@ -25,7 +25,7 @@ PATIENCE = 60.0
 class Running:
     """A server that listens."""
 
-    def __init__(self, app: Server, engine: Engine, port: int) -> None:
+    def __init__(self, app: Server, engine: Scheduler, port: int) -> None:
         self.app, self.engine, self.port = app, engine, port
         self.last_id = ""
 
@@ -57,7 +57,7 @@ class Running:
 @contextmanager
 def served(
     models: dict,
-    engine_limits: EngineLimits | None = None,
+    engine_limits: SchedulerLimits | None = None,
     *,
     keys: Sequence[str] = (),
     tls: Tls | None = None,
@@ -66,7 +66,7 @@ def served(
     **options,
 ) -> Iterator[Running]:
     """A server of models, each a predictor (version "7") or a path."""
-    engine = Engine(engine_limits or EngineLimits())
+    engine = Scheduler(engine_limits or SchedulerLimits())
     loader = ModelLoader(engine, models)
     for name, model in models.items():
         if isinstance(model, Predictor):

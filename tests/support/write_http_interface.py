@@ -12,7 +12,7 @@ import msgspec
 from regard.serving.http.app import Server
 from regard.serving.http.keys import read_keys
 from regard.serving.http.openapi import document
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 
 FILE = Path(__file__).parents[1] / "golden" / "http_interface.txt"
 METADATA = ("description", "summary", "title")
@@ -20,7 +20,7 @@ METADATA = ("description", "summary", "title")
 
 def interface() -> str:
     """Lines from the OpenAPI document of a server with keys and without models."""
-    server = Server(Engine(EngineLimits(), "cpu"), keys=read_keys(["secret"]))
+    server = Server(Scheduler(SchedulerLimits(), "cpu"), keys=read_keys(["secret"]))
     return "".join(
         f"{line}\n"
         for line in _lines(msgspec.to_builtins(document(server.table.routes, [], keys=True)))

@@ -28,7 +28,7 @@ from regard.serving.run import check_names
 from regard.serving.scheduler.interfaces import ModelHost
 from regard.serving.scheduler.model_loader import ModelLoader
 from regard.serving.scheduler.placement import Placement
-from regard.serving.scheduler.scheduler import EngineLimits
+from regard.serving.scheduler.scheduler import SchedulerLimits
 from regard.serving.scheduler.search_limits import OptionCaps
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def deployment(
         {each: str(path) for each, path in named.items()},
         device,
         read_key_file(keys) if isinstance(keys, Path) else read_keys(keys),
-        EngineLimits(
+        SchedulerLimits(
             slots=slots,
             queued_jobs=queue,
             queued_tokens=256 * queue,
@@ -119,7 +119,7 @@ class ReplicaApplication:
         models: Mapping[str, str],
         device: str | Sequence[str] | Mapping[str, str | Sequence[str]],
         keys: Sequence[ApiKey],
-        engine_limits: EngineLimits,
+        engine_limits: SchedulerLimits,
         limits: HttpLimits,
         cors: Sequence[str],
     ) -> None:

@@ -88,7 +88,7 @@ def serve(
         from regard.serving.processes.supervisor import run_processes
         from regard.serving.scheduler.model_loader import ModelLoader
         from regard.serving.scheduler.placement import Placement
-        from regard.serving.scheduler.scheduler import EngineLimits
+        from regard.serving.scheduler.scheduler import SchedulerLimits
         from regard.serving.scheduler.search_limits import OptionCaps
         from regard.studio.sources import StudioSources
     except ImportError as error:
@@ -160,7 +160,7 @@ def serve(
         run_processes(config, listening, workers, ready)
         return
     engine = placement.engine(
-        EngineLimits(
+        SchedulerLimits(
             slots=slots,
             queued_jobs=queue,
             queued_tokens=256 * queue,

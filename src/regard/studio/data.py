@@ -25,7 +25,7 @@ from regard.interpret.look import GeneratedText, Look
 from regard.interpret.sites import attention_sites
 from regard.interpret.summaries import HeadName
 from regard.serving.scheduler.jobs import BatchedWork
-from regard.studio.model_cache import PerPredictor
+from regard.studio.model_cache import ModelCache
 from regard.studio.sources import DataSet
 
 MOST_EXAMPLES = 10_000  # of a data set that are read
@@ -90,7 +90,7 @@ class _Measured:
 
 
 # By data set. Works on one lock it: no two are computed at once.
-_known = PerPredictor(dict[DataSet, _Measured])
+_known = ModelCache(dict[DataSet, _Measured])
 
 
 def _measured(predictor: Predictor, data: DataSet) -> _Measured:

@@ -18,7 +18,7 @@ from regard.interpret.look import GeneratedText, Look, check_map_name
 from regard.model.eval_mode import evaluating
 from regard.serving.scheduler.input_limits import check_output
 from regard.serving.scheduler.jobs import BatchedWork
-from regard.studio.model_cache import PerPredictor
+from regard.studio.model_cache import ModelCache
 from regard.studio.speculative_edits import is_small, keep_draft, verified_look
 
 
@@ -106,7 +106,7 @@ class _LastLook:
     value: tuple[object, Look | None] = (None, None)
 
 
-_last_looks = PerPredictor(_LastLook)
+_last_looks = ModelCache(_LastLook)
 
 
 @dataclass(frozen=True)

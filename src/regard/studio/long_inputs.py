@@ -27,7 +27,7 @@ from regard.interpret.look import GeneratedText, Look
 from regard.interpret.maps import AttentionMap
 from regard.kernels.attention.weights import entropy
 from regard.serving.scheduler.jobs import BatchedWork
-from regard.studio.model_cache import PerPredictor
+from regard.studio.model_cache import ModelCache
 from regard.tasks.inputs import InputValue
 
 SIDE = 256  # points of a tile's side
@@ -105,7 +105,7 @@ class _Opened:
 
 # Shared by the engines of all devices of this process; the looks at them belong to the model of one.
 _inputs: OrderedDict[str, InputValue] = OrderedDict()
-_opened = PerPredictor(OrderedDict[str, _Opened])
+_opened = ModelCache(OrderedDict[str, _Opened])
 _lock = Lock()  # held while any of these is read or changed, and not while an input is looked at
 
 

@@ -10,7 +10,7 @@ from regard.inference.predictor import Predictor
 Kept = TypeVar("Kept")
 
 
-class PerPredictor(Generic[Kept]):
+class ModelCache(Generic[Kept]):
     """One object for each predictor, made when it is first asked for. May be used in any thread.
 
     The objects are used by several threads at a time: each must guard what it holds. They may refer to the model, and

@@ -29,7 +29,7 @@ from regard.interpret.editing import edits_encoder, forced_tokens
 from regard.interpret.edits import Edit, read_edits
 from regard.interpret.look import Look
 from regard.model.seq2seq import Seq2Seq
-from regard.studio.model_cache import PerPredictor
+from regard.studio.model_cache import ModelCache
 from regard.studio.speculative_search import GreedyChoice, draft_search
 
 TOKENS = 3  # least tokens that a forward pass must prove: it takes the time of about so many steps of a search
@@ -81,7 +81,7 @@ class _Drafts:
                 self._kept[text] = draft._replace(changes=changes)
 
 
-_drafts = PerPredictor(_Drafts)
+_drafts = ModelCache(_Drafts)
 
 
 def keep_draft(predictor: Predictor, text: object, seen: Look) -> None:

@@ -11,7 +11,7 @@ from regard.serving.http.hosts import AllowedHosts
 from regard.serving.http.keys import ApiKey, KeyBudgets, KeyLimiter, KeyRing
 from regard.serving.http.metrics import Metrics
 from regard.serving.http.openapi import OpenApiRoutes
-from regard.serving.http.request_handler import Application, Exchange
+from regard.serving.http.request_handler import Application, RequestHandler
 from regard.serving.http.routing import RouteTable
 from regard.serving.http.service import HttpLimits, Service
 from regard.serving.http.tracing import NoTracing, Tracing
@@ -22,7 +22,7 @@ from regard.serving.routes.open_inference import OpenInferenceRoutes
 from regard.serving.routes.openai import OpenAIRoutes
 from regard.serving.routes.opennmt import OpenNMTRoutes
 from regard.serving.routes.operations import OperationRoutes
-from regard.serving.scheduler.interfaces import InferenceEngine, ModelAdmin
+from regard.serving.scheduler.interfaces import BaseScheduler, ModelAdmin
 from regard.studio.routes.data import StudioDataRoutes
 from regard.studio.routes.long_inputs import StudioLongRoutes
 from regard.studio.routes.runs import StudioRunRoutes
@@ -45,7 +45,7 @@ class Server(Application):
 
     def __init__(
         self,
-        engine: InferenceEngine,
+        engine: BaseScheduler,
         *,
         limits: HttpLimits = HttpLimits(),  # noqa: B008  frozen
         keys: Sequence[ApiKey] = (),
@@ -90,7 +90,7 @@ class Server(Application):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await Exchange(self, scope, receive, send).run()
+            await RequestHandler(self, scope, receive, send).run()
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
 

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from regard.core.errors import EngineCrashed, EngineFailed, Overloaded, RegardError, ServerStopping
 from regard.serving.http.errors import RequestRefused
 from regard.serving.http.routing import JSON, NDJSON, Call, Route
-from regard.serving.http.usage import Record
+from regard.serving.http.usage import RequestUsage
 
 log = logging.getLogger(__name__)
 FIRST_WAIT, LONGEST_WAIT = 0.02, 1.0  # seconds until a line asks again for room in the queue
@@ -63,7 +63,7 @@ class BulkAnswer(Response):
         route: Route,
         limits: BulkLimits,
         slots: asyncio.Semaphore,
-        count: Callable[[Record], None],
+        count: Callable[[RequestUsage], None],
     ) -> None:
         super().__init__()
         del self.headers["content-length"]
@@ -172,7 +172,7 @@ class BulkAnswer(Response):
                 id=self._id(number),
                 body=line,
                 content_type=JSON,
-                record=Record(),
+                record=RequestUsage(),
                 in_bulk=True,
             )
             try:

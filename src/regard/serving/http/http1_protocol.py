@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.serving.http.client_transport import ClientTransport
 from regard.serving.http.errors import SECURITY_HEADERS, RequestRefused, problem
 from regard.serving.http.request_handler import MALFORMED, Application, refusal_line
-from regard.serving.http.usage import Record
+from regard.serving.http.usage import RequestUsage
 
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 1 << 16  # that wait to be parsed; an exchange refuses less, with the request's id
@@ -182,7 +182,9 @@ class ConnectionLimits(_Protocol):
         if not self._answering and not self.transport.is_closing():
             refused = RequestRefused(status, message, detail=message)
             request_id = uuid.uuid4().hex
-            self._application.metrics.answered("other", status.value, 0.0, Record(error=refused))
+            self._application.metrics.answered(
+                "other", status.value, 0.0, RequestUsage(error=refused)
+            )
             client = str(self.client[0]) if self.client else ""
             self._application.access_log.add(refusal_line(request_id, client, refused))
             answer = problem(refused, request_id)

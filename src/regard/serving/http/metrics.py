@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 from regard.core.errors import DeadlineExceeded
 from regard.core.log_output import dropped_lines
 from regard.serving.http.errors import rejection
-from regard.serving.http.usage import Record
-from regard.serving.scheduler.interfaces import InferenceEngine, ModelState
+from regard.serving.http.usage import RequestUsage
+from regard.serving.scheduler.interfaces import BaseScheduler, ModelState
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # set in front-end processes: prometheus_client keeps the counts of each there
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -31,7 +31,7 @@ class Metrics:
 
     media_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, engine: InferenceEngine) -> None:
+    def __init__(self, engine: BaseScheduler) -> None:
         self.registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests that were answered.", "route", "status")
         self.seconds = self._histogram("request_seconds", "Time to the end of an answer.", "route")
@@ -69,7 +69,7 @@ class Metrics:
         )
         self._dropped_lines = 0  # that are counted
         self._children: dict[tuple[Any, ...], Any] = {}
-        self._engine = _EngineCollector(engine)
+        self._engine = _SchedulerCollector(engine)
         self.registry.register(self._engine)
         ProcessCollector(registry=self.registry)  # its memory, file descriptors and processor time
 
@@ -86,7 +86,7 @@ class Metrics:
             child = self._children[metric, *labels] = metric.labels(*labels)
         return child
 
-    def answered(self, route: str, status: int, seconds: float, record: Record) -> None:
+    def answered(self, route: str, status: int, seconds: float, record: RequestUsage) -> None:
         """Count a request that was answered, or refused."""
         self._count_dropped_lines()
         self._of(self.requests, route, str(status)).inc()
@@ -97,12 +97,12 @@ class Metrics:
             self._of(self.rejected, reason).inc()
         self.count_inputs(record)
 
-    def disconnected(self, route: str, record: Record) -> None:
+    def disconnected(self, route: str, record: RequestUsage) -> None:
         """Count a request whose client has gone."""
         self._of(self.cancelled, route).inc()
         self.count_inputs(record)
 
-    def count_inputs(self, record: Record) -> None:
+    def count_inputs(self, record: RequestUsage) -> None:
         """Count the inputs of a request, or of one line of a request of many."""
         for usage in record.usages:
             if usage.queue_seconds is None:  # it was refused, or ended in the queue
@@ -136,10 +136,10 @@ class Metrics:
         return generate_latest(shared)
 
 
-class _EngineCollector(Collector):
+class _SchedulerCollector(Collector):
     """What an engine holds at the moment at which the metrics are read."""
 
-    def __init__(self, engine: InferenceEngine) -> None:
+    def __init__(self, engine: BaseScheduler) -> None:
         self.engine = engine
         self.states: Sequence[ModelState] = ()
 

@@ -31,7 +31,7 @@ from regard.serving.http.metrics import Metrics
 from regard.serving.http.routing import JSON, NDJSON, Call, Route, RouteTable
 from regard.serving.http.service import HttpLimits, Service
 from regard.serving.http.tracing import Tracing
-from regard.serving.http.usage import Record
+from regard.serving.http.usage import RequestUsage
 from regard.serving.scheduler.async_client import unless_disconnected
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Application:
     service: Service
 
 
-class Exchange:
+class RequestHandler:
     """One request and its answer: let in or refused, answered or cancelled, counted and logged."""
 
     def __init__(self, server: Application, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +89,7 @@ class Exchange:
         address = str((scope.get("client") or ("",))[0])
         self.client = Client(address, admin=False)  # until its key is known
         self.entered: ApiKey | None = None  # counted among the requests of its key
-        self.record, self.status, self.complete = Record(), 0, False
+        self.record, self.status, self.complete = RequestUsage(), 0, False
         self.content: bytes | None = None  # of the body
         self.large = False  # counted among the large bodies
         self.broken_off = False  # all of the body that arrived before an error was read

@@ -12,7 +12,7 @@ from starlette.routing import compile_path
 from regard.core.errors import RegardError
 from regard.serving.http.errors import RequestRefused, problem
 from regard.serving.http.schemas import Problem
-from regard.serving.http.usage import Record
+from regard.serving.http.usage import RequestUsage
 
 JSON, FORM, NDJSON = "application/json", "multipart/form-data", "application/x-ndjson"
 
@@ -38,7 +38,7 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
-    record: Record = field(default_factory=Record)
+    record: RequestUsage = field(default_factory=RequestUsage)
     in_bulk: bool = False
 
 

@@ -17,7 +17,7 @@ from regard.serving.http.http1_protocol import HEADER_BYTES, fastest
 from regard.serving.http.listener import HttpServer
 from regard.serving.http.tls import Tls
 from regard.serving.processes.process_end import ProcessEnd
-from regard.serving.scheduler.interfaces import InferenceEngine
+from regard.serving.scheduler.interfaces import BaseScheduler
 
 log = logging.getLogger(__name__)
 CLOSE_SECONDS = (
@@ -28,7 +28,7 @@ ANSWER_SECONDS = 2.5  # for answers to be written, after the time in which reque
 
 async def serve_http(
     app: Server,
-    engine: InferenceEngine,
+    engine: BaseScheduler,
     listening: socket.socket,
     drain_seconds: float,
     tls: Tls | None,

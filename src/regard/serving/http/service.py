@@ -17,8 +17,8 @@ from regard.serving.http.errors import RequestRefused
 from regard.serving.http.request_inputs import InputReader
 from regard.serving.http.routing import JSON, Call, Route
 from regard.serving.http.schemas import Inputs
-from regard.serving.scheduler.async_client import EngineClient, Mailbox
-from regard.serving.scheduler.interfaces import InferenceEngine, ModelAdmin, ModelInfo
+from regard.serving.scheduler.async_client import AsyncClient, Mailbox
+from regard.serving.scheduler.interfaces import BaseScheduler, ModelAdmin, ModelInfo
 from regard.tasks.inputs import InputValue
 
 Decoded = TypeVar("Decoded")
@@ -60,9 +60,7 @@ class HttpLimits:
 class Service:
     """Models behind an API: every group of routes has one, and the same."""
 
-    def __init__(
-        self, engine: InferenceEngine, limits: HttpLimits, admin: ModelAdmin | None
-    ) -> None:
+    def __init__(self, engine: BaseScheduler, limits: HttpLimits, admin: ModelAdmin | None) -> None:
         self.engine, self.limits, self.admin = engine, limits, admin
         self.reader = InputReader(limits.body)
         self.bulk_slots = asyncio.Semaphore(limits.bulk_lines)
@@ -128,7 +126,7 @@ class Service:
 
     def engine_client(
         self, call: Call, model: ModelInfo, timeout_ms: int | None = None
-    ) -> EngineClient:
+    ) -> AsyncClient:
         """Through which a request asks the engine, until its time is over: that of its body or of its header."""
         header = call.headers.get(TIMEOUT)
         if header is not None:
@@ -143,7 +141,7 @@ class Service:
         loop = asyncio.get_running_loop()
         if self._mailbox is None or self._mailbox.loop is not loop:
             self._mailbox = Mailbox(loop)
-        return EngineClient(
+        return AsyncClient(
             self.engine, model.name, call.client, timeout, call.record, self._mailbox
         )
 

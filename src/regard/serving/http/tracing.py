@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from regard.core.version import __version__
-from regard.serving.http.usage import Record
+from regard.serving.http.usage import RequestUsage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -27,7 +27,9 @@ class RequestTrace(ABC):
         """Of the answer: the place of the request in its trace."""
 
     @abstractmethod
-    def end(self, method: str, route: str, status: int, request_id: str, record: Record) -> None:
+    def end(
+        self, method: str, route: str, status: int, request_id: str, record: RequestUsage
+    ) -> None:
         """The request was answered; status 0: its client disconnected."""
 
 
@@ -42,7 +44,9 @@ class Tracing(ABC):
 class NoTrace(RequestTrace):
     headers: Mapping[str, str] = {}
 
-    def end(self, method: str, route: str, status: int, request_id: str, record: Record) -> None:
+    def end(
+        self, method: str, route: str, status: int, request_id: str, record: RequestUsage
+    ) -> None:
         pass
 
 
@@ -85,7 +89,9 @@ class _SpanTrace(RequestTrace):
         self.tracing.propagator.inject(given, set_span_in_context(self.span))
         return given
 
-    def end(self, method: str, route: str, status: int, request_id: str, record: Record) -> None:
+    def end(
+        self, method: str, route: str, status: int, request_id: str, record: RequestUsage
+    ) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         span, now = self.span, time.monotonic()
@@ -105,7 +111,7 @@ class _SpanTrace(RequestTrace):
             self._stages(record, record.submitted, now)
         span.end(self._time(now))
 
-    def _stages(self, record: Record, submitted: float, now: float) -> None:
+    def _stages(self, record: RequestUsage, submitted: float, now: float) -> None:
         """Spans of what a request went through; of several inputs, the times of the slowest."""
         fields: dict[str, Any] = record.log_fields()
         admitted = min(now, submitted + fields.get("queue_seconds", now - submitted))

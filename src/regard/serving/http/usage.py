@@ -8,7 +8,7 @@ from regard.serving.scheduler.jobs import Usage
 
 
 @dataclass
-class Record:
+class RequestUsage:
     """The model that answers a request, and what each of its jobs took. Filled in while it is answered."""
 
     model: str = ""

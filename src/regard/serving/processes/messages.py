@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from regard.serving.http.keys import ApiKey
-from regard.serving.scheduler.interfaces import EngineStats, ModelInfo
+from regard.serving.scheduler.interfaces import ModelInfo, SchedulerStats
 
 # ---- the supervisor and its processes ----
 
@@ -140,12 +140,12 @@ class AskStates(Struct, frozen=True, tag=True, array_like=True):
     id: int
 
 
-class EngineState(Struct, frozen=True, tag=True, array_like=True):
+class SchedulerState(Struct, frozen=True, tag=True, array_like=True):
     """Sent to each front end at the beginning, and when it has changed."""
 
     models: list[ModelInfo]
     ready: bool
-    stats: EngineStats
+    stats: SchedulerStats
 
 
 class Text(Struct, frozen=True, tag=True, array_like=True):
@@ -172,7 +172,7 @@ class Reply(Struct, frozen=True, tag=True, array_like=True):
 
 
 ToEngine = Submit | Cancel | Enter | Leave | Reload | AskStates
-ToFrontEnd = EngineState | Text | Ended | Reply
+ToFrontEnd = SchedulerState | Text | Ended | Reply
 ToChild = Start | Begin | Ping | ServerEnds | Close
 ToSupervisor = Ready | Failed | Pong | Drained
 Message = ToEngine | ToFrontEnd | ToChild | ToSupervisor

@@ -16,22 +16,22 @@ from regard.serving.processes.messages import (
     AskStates,
     Cancel,
     Ended,
-    EngineState,
     Enter,
     JobMessage,
     Leave,
     Reload,
     Reply,
+    SchedulerState,
     Submit,
     Text,
     ToFrontEnd,
 )
 from regard.serving.scheduler.interfaces import (
-    EngineStats,
-    InferenceEngine,
+    BaseScheduler,
     ModelAdmin,
     ModelInfo,
     ModelState,
+    SchedulerStats,
 )
 from regard.serving.scheduler.jobs import Job, Result
 
@@ -44,7 +44,7 @@ SILENT_SECONDS = (
 CONNECT_SECONDS = 0.05  # between attempts to connect
 
 
-class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
+class RemoteScheduler(BaseScheduler, ModelAdmin, KeyLimiter):
     """Sends jobs to an engine process. Where that ends, its jobs end with `EngineRestarting`, and so do new ones until
     it is there again.
     """
@@ -53,7 +53,7 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
         self.socket = socket
         self.began = asyncio.Event()  # the engine was ready once
         self._connection: Connection | None = None
-        self._state = EngineState([], False, EngineStats())
+        self._state = SchedulerState([], False, SchedulerStats())
         self._heard = 0.0  # when a message came from the engine process
         self._models: dict[str, ModelInfo] = {}
         self._numbers = count(1)
@@ -89,7 +89,7 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
         heard = time.monotonic() - self._heard < SILENT_SECONDS
         return self._accepting and self._connection is not None and self._state.ready and heard
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         return self._state.stats
 
     def submit(self, *jobs: Job) -> None:
@@ -181,7 +181,7 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
             case Reply(number, value):
                 if number in self._questions:
                     _resolve(self._questions[number], value)
-            case EngineState():
+            case SchedulerState():
                 self._state = message
                 self._models = {each.name: each for each in message.models}
                 if message.ready:

@@ -17,33 +17,33 @@ from regard.serving.processes.messages import (
     AskStates,
     Cancel,
     Ended,
-    EngineState,
     Enter,
     JobMessage,
     Leave,
     Reload,
     Reply,
+    SchedulerState,
     Submit,
     Text,
     ToEngine,
 )
-from regard.serving.scheduler.interfaces import InferenceEngine, ModelAdmin
+from regard.serving.scheduler.interfaces import BaseScheduler, ModelAdmin
 from regard.serving.scheduler.jobs import Job, Result
 
 STATE_SECONDS = 0.1  # between two looks at whether the state has changed
 SIGN_SECONDS = 1.0  # after which it is sent all the same, as a sign of life
 
 
-class EngineHost:
+class SchedulerHost:
     """Answers front ends, each on a connection of its own. Limits of keys hold for all of them together.
 
     budgets   of the keys
     """
 
-    def __init__(self, engine: InferenceEngine, admin: ModelAdmin, budgets: KeyBudgets) -> None:
+    def __init__(self, engine: BaseScheduler, admin: ModelAdmin, budgets: KeyBudgets) -> None:
         self.engine, self.admin, self.budgets = engine, admin, budgets
         self.sessions: set[Session] = set()
-        self._sent: EngineState | None = None
+        self._sent: SchedulerState | None = None
         self._sent_at = 0.0
 
     async def listen(self, socket: str) -> asyncio.Server:
@@ -56,8 +56,8 @@ class EngineHost:
             self.push_state()
             await asyncio.sleep(STATE_SECONDS)
 
-    def state(self) -> EngineState:
-        return EngineState(
+    def state(self) -> SchedulerState:
+        return SchedulerState(
             list(self.engine.model_info.values()), self.engine.ready, self.engine.stats()
         )
 
@@ -84,7 +84,7 @@ class EngineHost:
 class Session:
     """One front end: its jobs, its requests, and its questions."""
 
-    def __init__(self, host: EngineHost, connection: Connection) -> None:
+    def __init__(self, host: SchedulerHost, connection: Connection) -> None:
         self.host, self.connection = host, connection
         self.jobs: dict[int, Job] = {}
         self.entered: Counter[str] = Counter()  # requests of each key that have not ended

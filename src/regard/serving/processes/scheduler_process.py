@@ -8,10 +8,10 @@ from regard.serving.http.keys import KeyBudgets
 from regard.serving.processes.child import Child, run_child
 from regard.serving.processes.messages import Start
 from regard.serving.processes.process_end import ProcessEnd
-from regard.serving.processes.scheduler_host import EngineHost
+from regard.serving.processes.scheduler_host import SchedulerHost
 from regard.serving.scheduler.model_loader import ModelLoader
 from regard.serving.scheduler.placement import Placement
-from regard.serving.scheduler.scheduler import EngineLimits
+from regard.serving.scheduler.scheduler import SchedulerLimits
 from regard.serving.scheduler.search_limits import OptionCaps
 
 
@@ -25,7 +25,7 @@ async def run(child: Child, start: Start) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
-    limits = EngineLimits(
+    limits = SchedulerLimits(
         slots=config.slots,
         queued_jobs=config.queue,
         queued_tokens=256 * config.queue,
@@ -42,7 +42,7 @@ async def run(child: Child, start: Start) -> None:
     loading.result()
     engine.start()
     child.stuck = engine.stuck
-    host = EngineHost(engine, loader, KeyBudgets(config.keys))
+    host = SchedulerHost(engine, loader, KeyBudgets(config.keys))
 
     async def reload() -> None:
         await asyncio.to_thread(loader.load_all_anew)

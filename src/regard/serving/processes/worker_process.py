@@ -14,12 +14,12 @@ from regard.serving.http.tls import Tls
 from regard.serving.http.tracing import tracing_of_environment
 from regard.serving.processes.child import Child, run_child
 from regard.serving.processes.messages import Start
-from regard.serving.processes.remote_scheduler import RemoteEngine
+from regard.serving.processes.remote_scheduler import RemoteScheduler
 
 
 async def run(child: Child, start: Start) -> None:
     config = start.config
-    engine = RemoteEngine(config.socket)
+    engine = RemoteScheduler(config.socket)
     limits = HttpLimits(
         config.max_body,
         config.max_inputs,

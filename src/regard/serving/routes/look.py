@@ -12,7 +12,7 @@ from regard.serving.http.routing import FORM, JSON, Call, Route
 from regard.serving.http.schemas import options_of, refuse_top_logprobs
 from regard.serving.http.service import Service, json_answer
 from regard.serving.routes.look_schemas import LookAnswer, LookRequest, as_safetensors
-from regard.serving.scheduler.async_client import EngineClient
+from regard.serving.scheduler.async_client import AsyncClient
 from regard.serving.scheduler.attention_ranges import MAX_WEIGHTS, InspectedAttention
 from regard.serving.scheduler.interfaces import ModelInfo
 from regard.serving.scheduler.jobs import Generation, Inspection
@@ -60,7 +60,7 @@ class LookRoutes:
 
 
 async def _inspected(
-    client: EngineClient, model: ModelInfo, value: InputValue, asked: LookRequest, max_weights: int
+    client: AsyncClient, model: ModelInfo, value: InputValue, asked: LookRequest, max_weights: int
 ) -> InspectedAttention:
     """The output is generated in a batch with others first, unless it is given or the model is edited."""
     options, output, prefix = options_of(asked), asked.output, asked.prefix

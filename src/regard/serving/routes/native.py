@@ -31,7 +31,7 @@ from regard.serving.http.schemas import (
     streamable,
 )
 from regard.serving.http.service import IMAGE, TEXT, Service, example_input, json_answer
-from regard.serving.scheduler.async_client import EngineClient
+from regard.serving.scheduler.async_client import AsyncClient
 from regard.serving.scheduler.interfaces import ModelInfo
 from regard.serving.scheduler.jobs import Embedding, Generation, Scoring
 
@@ -197,7 +197,7 @@ def _captions(model: ModelInfo) -> bool:
     return model.generates and model.reads == ("image",)
 
 
-async def _events(client: EngineClient, work: Generation, *, tokens: bool) -> Events:
+async def _events(client: AsyncClient, work: Generation, *, tokens: bool) -> Events:
     async with aclosing(client.streams([work])) as items:
         async for _, item in items:
             if isinstance(item, str):

@@ -35,7 +35,7 @@ from regard.serving.routes.openai_schemas import (
     error_answer,
     error_detail,
 )
-from regard.serving.scheduler.async_client import EngineClient
+from regard.serving.scheduler.async_client import AsyncClient
 from regard.serving.scheduler.interfaces import ModelInfo
 from regard.serving.scheduler.jobs import Embedding, Generation
 from regard.tasks.pipeline import Output
@@ -274,7 +274,7 @@ class _Batch:
             self.head, system_fingerprint=version, choices=choices, usage=self.usage
         )
 
-    async def events(self, client: EngineClient) -> Events:
+    async def events(self, client: AsyncClient) -> Events:
         """The choices in pieces; whole where log-probabilities are asked for, which are known at the end."""
         begun = False
         try:
@@ -296,7 +296,7 @@ class _Batch:
                 raise
             yield event(error_detail(error))
 
-    async def choices(self, client: EngineClient) -> AsyncGenerator[Choice, None]:
+    async def choices(self, client: AsyncClient) -> AsyncGenerator[Choice, None]:
         if self.asked.logprobs is not None or self.asked.max_tokens == 0:
             for index, outputs in enumerate(await client.results(self.works(each=self.n))):
                 self.count(outputs, first=index % self.n == 0)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from regard.core.errors import RegardError
-from regard.serving.http.usage import Record
-from regard.serving.scheduler.interfaces import InferenceEngine
+from regard.serving.http.usage import RequestUsage
+from regard.serving.scheduler.interfaces import BaseScheduler
 from regard.serving.scheduler.jobs import Generation, Job, Work
 from regard.tasks.pipeline import Output
 
@@ -47,7 +47,7 @@ class Mailbox:
                 self.loop.call_soon(self._empty)
 
 
-class EngineClient:
+class AsyncClient:
     """Submits jobs to an engine and awaits their results; what is not awaited any more is cancelled.
 
     client    whose jobs they are
@@ -58,15 +58,15 @@ class EngineClient:
 
     def __init__(
         self,
-        engine: InferenceEngine,
+        engine: BaseScheduler,
         model: str,
         client: str,
         timeout: float | None,
-        record: Record | None = None,
+        record: RequestUsage | None = None,
         mailbox: Mailbox | None = None,
     ) -> None:
         self.engine, self.model, self.client = engine, model, client
-        self.record = Record() if record is None else record
+        self.record = RequestUsage() if record is None else record
         self.record.model = model
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.loop = asyncio.get_running_loop()

@@ -91,7 +91,7 @@ class Turn:
         self.turns.give_back(self)
 
 
-class AsideRoom:
+class BackgroundRoom:
     """What may begin beside the computations that have begun; those that are chosen are counted.
 
     free      computations that may begin
@@ -115,7 +115,7 @@ class AsideRoom:
         return True
 
 
-class AsideThreads:
+class BackgroundThreads:
     """Computes batches, each in a thread of its own.
 
     The threads stay: PyTorch's own threads and working memory belong to the thread that uses them, and to set them up
@@ -137,9 +137,9 @@ class AsideThreads:
         self._idle: dict[int, list[Tasks]] = {}
 
     @property
-    def room(self) -> AsideRoom:
+    def room(self) -> BackgroundRoom:
         clients = Counter(jobs[0].client for jobs in self.begun)
-        return AsideRoom(MOST - len(self.begun), clients, set(self._locked.values()))
+        return BackgroundRoom(MOST - len(self.begun), clients, set(self._locked.values()))
 
     def begin(
         self, jobs: Sequence[Job], predictor: Predictor, works: Sequence[BatchedWork]

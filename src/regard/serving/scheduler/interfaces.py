@@ -57,7 +57,7 @@ def _field(settings: str) -> Field:
     return make_field(**json.loads(settings))
 
 
-class EngineStats(Struct, frozen=True):
+class SchedulerStats(Struct, frozen=True):
     """What an engine holds now.
 
     queued_jobs     that wait for a slot
@@ -77,7 +77,7 @@ class EngineStats(Struct, frozen=True):
         return max(0, self.jobs - self.queued_jobs)
 
 
-class InferenceEngine(ABC):
+class BaseScheduler(ABC):
     """Answers jobs with models. Its methods may be called in any thread, unless they say otherwise."""
 
     @property
@@ -91,7 +91,7 @@ class InferenceEngine(ABC):
         """Whether it takes jobs: its models are loaded, it does not stop, and it answers those that it has."""
 
     @abstractmethod
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> SchedulerStats: ...
 
     @abstractmethod
     def submit(self, *jobs: "Job") -> None:
@@ -124,7 +124,7 @@ class InferenceEngine(ABC):
         return True
 
 
-class ModelHost(InferenceEngine):
+class ModelHost(BaseScheduler):
     """An engine whose models are in this process, each on one device or on several."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from math import ceil, exp
 from typing import ClassVar
 
 from regard.core.errors import Overloaded
-from regard.serving.scheduler.background import AsideRoom
+from regard.serving.scheduler.background import BackgroundRoom
 from regard.serving.scheduler.jobs import Job
 from regard.serving.scheduler.searches import SearchGroup
 from regard.serving.scheduler.served_model import BatchPlan, JobPlan, SearchPlan
@@ -213,7 +213,7 @@ class Admissions:
     batch: int
     threads: int
     rows: int
-    aside: AsideRoom
+    aside: BackgroundRoom
     wide: bool = False
     memory: SearchBudget | None = None
     tokens: int = 0

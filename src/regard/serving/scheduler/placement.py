@@ -8,7 +8,7 @@ from regard.core.errors import InvalidArgument
 from regard.inference.load import pick_device
 from regard.serving.scheduler.interfaces import ModelHost
 from regard.serving.scheduler.replicas import ReplicaRouter
-from regard.serving.scheduler.scheduler import Engine, EngineLimits
+from regard.serving.scheduler.scheduler import Scheduler, SchedulerLimits
 
 Devices = str | Sequence[str]
 
@@ -48,9 +48,9 @@ class Placement:
             engines[name] = tuple(chosen)
         return Placement(tuple(each for each, _ in numbers), engines)
 
-    def engine(self, limits: EngineLimits) -> ModelHost:
+    def engine(self, limits: SchedulerLimits) -> ModelHost:
         """One engine for each device; a router before them where they are several."""
-        engines = [Engine(limits, device) for device in self.devices]
+        engines = [Scheduler(limits, device) for device in self.devices]
         return engines[0] if len(engines) == 1 else ReplicaRouter(engines, self.engines)
 
 

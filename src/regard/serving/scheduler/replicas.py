@@ -8,9 +8,9 @@ from msgspec.structs import astuple
 
 from regard.core.errors import EngineCrashed, InvalidArgument, ServerStopping
 from regard.inference.predictor import Predictor
-from regard.serving.scheduler.interfaces import EngineStats, ModelHost, ModelInfo
+from regard.serving.scheduler.interfaces import ModelHost, ModelInfo, SchedulerStats
 from regard.serving.scheduler.jobs import Job
-from regard.serving.scheduler.scheduler import Engine
+from regard.serving.scheduler.scheduler import Scheduler
 
 
 class ReplicaRouter(ModelHost):
@@ -22,7 +22,7 @@ class ReplicaRouter(ModelHost):
     holders    for each model, the numbers of its engines
     """
 
-    def __init__(self, engines: Sequence[Engine], holders: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, engines: Sequence[Scheduler], holders: Mapping[str, Sequence[int]]) -> None:
         self.engines = tuple(engines)
         self._holders = {
             name: [self.engines[number] for number in numbers] for name, numbers in holders.items()
@@ -69,9 +69,9 @@ class ReplicaRouter(ModelHost):
     def ready(self) -> bool:
         return self._accepting and all(engine.ready for engine in self.engines)
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         each = [astuple(engine.stats()) for engine in self.engines]
-        return EngineStats(*map(sum, zip(*each, strict=True)))
+        return SchedulerStats(*map(sum, zip(*each, strict=True)))
 
     def jobs_of(self, name: str) -> tuple[int, int]:
         current, old = zip(*(engine.jobs_of(name) for engine in self._holders[name]), strict=True)
@@ -82,7 +82,7 @@ class ReplicaRouter(ModelHost):
             if not self._accepting:
                 raise ServerStopping
             loads = {engine: engine.busy for engine in self.engines}
-            parts: dict[Engine, list[Job]] = {}
+            parts: dict[Scheduler, list[Job]] = {}
             for job in jobs:  # an engine refuses a model that it does not hold
                 engine = min(self._holders.get(job.model, self.engines), key=loads.__getitem__)
                 loads[engine] += 1

@@ -24,9 +24,9 @@ from regard.generation.request import plan_requests
 from regard.generation.search import final
 from regard.inference.load import current_device
 from regard.inference.predictor import Predictor
-from regard.serving.scheduler.background import AsideThreads, check_wanted
+from regard.serving.scheduler.background import BackgroundThreads, check_wanted
 from regard.serving.scheduler.direct_batches import Computed, compute, told
-from regard.serving.scheduler.interfaces import EngineStats, ModelHost, ModelInfo
+from regard.serving.scheduler.interfaces import ModelHost, ModelInfo, SchedulerStats
 from regard.serving.scheduler.job_queue import (
     Admissions,
     JobQueue,
@@ -62,7 +62,7 @@ ASIDE_SECONDS = 0.05  # between two checks of deadlines while nothing but a work
 
 
 @dataclass(frozen=True)
-class EngineLimits:
+class SchedulerLimits:
     """The most that an engine holds at once.
 
     slots          requests of one search
@@ -86,10 +86,10 @@ class EngineLimits:
     search_memory: int | None = None
 
 
-class Engine(ModelHost):
+class Scheduler(ModelHost):
     """Answers jobs with the models of one device, in a thread of its own."""
 
-    def __init__(self, limits: EngineLimits = EngineLimits(), device: str = "auto") -> None:  # noqa: B008  frozen
+    def __init__(self, limits: SchedulerLimits = SchedulerLimits(), device: str = "auto") -> None:  # noqa: B008  frozen
         self.limits, self.device = limits, device
         self.queue = JobQueue(limits.queued_jobs, limits.queued_tokens)
         self.models: dict[str, ServedModel] = {}
@@ -109,7 +109,7 @@ class Engine(ModelHost):
             None  # which has waited long for memory: no other search begins before it
         )
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
-        self._aside = AsideThreads(device, self._wake)
+        self._aside = BackgroundThreads(device, self._wake)
         self._rounds = SearchRounds(device, limits.slots, self._wake, limits.searches)
         self._accepting = self._working = True
         self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
@@ -167,10 +167,10 @@ class Engine(ModelHost):
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         with self._wake:
             searches = sum(len(model.groups) for model in self._all_models())
-            return EngineStats(len(self.queue), self.queue.tokens, self.busy, searches)
+            return SchedulerStats(len(self.queue), self.queue.tokens, self.busy, searches)
 
     def submit(self, *jobs: Job) -> None:
         with self._wake:

@@ -16,7 +16,7 @@ from regard.core.errors import Overloaded, RegardError
 from regard.serving.http.errors import RequestRefused
 from regard.serving.http.routing import JSON, Call, Route
 from regard.serving.http.service import Service, decoded, json_answer, query_number
-from regard.serving.scheduler.async_client import EngineClient
+from regard.serving.scheduler.async_client import AsyncClient
 from regard.serving.scheduler.interfaces import ModelInfo
 from regard.serving.scheduler.jobs import Work
 from regard.studio.data import (
@@ -190,7 +190,7 @@ class StudioDataRoutes:
             while time.monotonic() - found.asked > IDLE_SECONDS:
                 await asyncio.sleep(0.5)
             try:
-                client = EngineClient(self.service.engine, found.model.name, "studio data", None)
+                client = AsyncClient(self.service.engine, found.model.name, "studio data", None)
                 return (await client.results([work]))[0]
             except Overloaded:
                 await asyncio.sleep(0.5)

@@ -19,7 +19,7 @@ from regard.serving.http.routing import JSON, Call, Route
 from regard.serving.http.schemas import streamable
 from regard.serving.http.service import Service, decoded, json_answer
 from regard.serving.http.static_files import page_file, page_files, page_response
-from regard.serving.scheduler.async_client import EngineClient
+from regard.serving.scheduler.async_client import AsyncClient
 from regard.serving.scheduler.interfaces import ModelInfo
 from regard.serving.scheduler.jobs import Generation
 from regard.studio.jobs import Alternatives, BeamTree, LiveLook, LookPage
@@ -340,7 +340,7 @@ def _index() -> bytes:
     ).encode()
 
 
-async def _watched(client: EngineClient, search: Generation, look: LiveLook) -> Events:
+async def _watched(client: AsyncClient, search: Generation, look: LiveLook) -> Events:
     """A look at the tokens so far, each when the one before it is complete; at last one at the whole output.
 
     After each there is a pause of twice its time: on a loaded machine, looks do not hold up the search.
