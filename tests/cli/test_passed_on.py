@@ -38,13 +38,13 @@ CALLS = {
     ),
     "serve n=m@cuda:1,cpu o/p --host h --port 1 --device cuda --keys k --slots 2 --queue 3 --max-body 4 "
     "--max-image-body 5 --max-inputs 6 --drain-seconds 7 --cors * --allowed-host a --allowed-host b "
-    "--max-length 9 --max-beams 10 --search-memory 11 --tls-certificate c --tls-key t --workers 8": (
+    "--max-length 9 --max-beams 10 --search-memory 11 --tls-certificate c --tls-key t --workers 8 --no-studio": (
         "serve",
         {"models": {"n": "m", "p": "o/p"}, "host": "h", "port": 1, "device": {"n": ["cuda:1", "cpu"], "p": ["cuda"]},
          "keys": Path("k"), "slots": 2, "queue": 3, "max_body": 4, "max_image_body": 5, "max_inputs": 6,
          "drain_seconds": 7.0, "cors": ["*"], "allowed_hosts": ["a", "b"],
          "max_length": 9, "max_beams": 10, "search_memory": 11,
-         "tls_certificate": Path("c"), "tls_key": Path("t"), "workers": 8},
+         "tls_certificate": Path("c"), "tls_key": Path("t"), "workers": 8, "no_studio": True},
     ),
     "studio n=m --port 1 --device cpu --data d --column a --alignment s t l --trust-data-paths --no-open "
     "--allowed-host a --max-length 9 --max-beams 10 --search-memory 11": (

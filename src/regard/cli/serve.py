@@ -8,7 +8,7 @@ from typing import Annotated
 
 import regard
 from regard.cli import completion
-from regard.cli.options import argument, option
+from regard.cli.options import argument, flag, option
 from regard.core.errors import InvalidArgument
 
 KEYS = "REGARD_API_KEYS"
@@ -105,6 +105,9 @@ def serve(
             most=256,
         ),
     ] = 0,
+    no_studio: Annotated[
+        bool, flag("--no-studio", "Serve the API alone: neither the studio nor its routes.")
+    ] = False,
 ) -> None:
     """Serve models over HTTP, with continuous batching. Listens on this machine only,
     unless told otherwise.
@@ -136,6 +139,7 @@ def serve(
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         workers=workers,
+        no_studio=no_studio,
     )
 
 

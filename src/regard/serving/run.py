@@ -45,6 +45,7 @@ def serve(
     workers: int = 0,
     on_ready: Callable[[str], None] | None = None,
     studio: "StudioSources | None" = None,
+    no_studio: bool = False,
     show_paths: bool = False,
 ) -> None:
     """Serve models over HTTP until SIGTERM or SIGINT: then no request is taken any more, and those in flight end first.
@@ -73,6 +74,7 @@ def serve(
     workers         front-end processes, which answer HTTP and share one engine process; 0: this process does both
     on_ready        is called with the address, as "http://127.0.0.1:8000/", when the server listens there
     studio          the data and the training runs that the studio shows (`regard.studio`)
+    no_studio       the studio and what its page asks are not served
     show_paths      clients may learn the paths of the models: the studio writes them into commands
     """
     try:
@@ -123,6 +125,13 @@ def serve(
         wanted = "none beside workers, which have no data or runs"
         remedy = "Set workers to 0."
         raise InvalidArgument("studio", wanted=wanted, got="some", remedy=remedy)
+    if no_studio and studio is not None:
+        raise InvalidArgument(
+            "no_studio",
+            wanted="a server without data and runs for the studio",
+            got="some",
+            remedy="Leave one out.",
+        )
     AllowedHosts(allowed_hosts)  # a wrong name is refused before the server listens
     if workers:
         config = ServerConfig(
@@ -146,6 +155,7 @@ def serve(
             host=host,
             allowed_hosts=list(allowed_hosts),
             tls=None if tls is None else (str(tls.certificate), str(tls.key)),
+            no_studio=no_studio,
         )
     listening = _listen(host, port)
     address, chosen = listening.getsockname()[:2]
@@ -177,6 +187,7 @@ def serve(
         max_body, max_inputs, image_body=max_image_body, bulk_lines=_bulk_lines(queue, 1)
     )
     tracing = tracing_of_environment()
+    sources = StudioSources() if studio is None else studio
     app = Server(
         engine,
         limits=limits,
@@ -186,7 +197,7 @@ def serve(
         hosts=AllowedHosts(allowed_hosts, address=address, host=host),
         tracing=tracing,
         paths=paths,
-        studio=StudioSources() if studio is None else studio,
+        studio=None if no_studio else sources,
     )
 
     ending = ProcessEnd(drain_seconds)

@@ -12,7 +12,7 @@ from regard.serving.http.keys import ApiKey, KeyBudgets, KeyLimiter, KeyRing
 from regard.serving.http.metrics import Metrics
 from regard.serving.http.openapi import OpenApiRoutes
 from regard.serving.http.request_handler import Application, RequestHandler
-from regard.serving.http.routing import RouteTable
+from regard.serving.http.routing import Route, RouteTable
 from regard.serving.http.service import HttpLimits, Service
 from regard.serving.http.tracing import NoTracing, Tracing
 from regard.serving.routes.libretranslate import LibreTranslateRoutes
@@ -38,7 +38,7 @@ class Server(Application):
     cors      the origins whose pages may ask; by default none
     hosts     the names that requests may address the server by; by default all
     limiter   counts the requests of each key; by default in this process
-    studio    the data and the runs that the studio shows
+    studio    the data and the runs that the studio shows; None: no route of the studio is served
     paths     of the models, which the studio shows in commands; by default none
     tracing   of requests; by default none
     """
@@ -52,7 +52,7 @@ class Server(Application):
         admin: ModelAdmin | None = None,
         cors: CrossOrigin | None = None,
         hosts: AllowedHosts | None = None,
-        studio: StudioSources = StudioSources(),  # noqa: B008  frozen
+        studio: StudioSources | None = StudioSources(),  # noqa: B008  frozen
         limiter: KeyLimiter | None = None,
         paths: Mapping[str, str] | None = None,
         tracing: Tracing | None = None,
@@ -74,16 +74,9 @@ class Server(Application):
             OpenInferenceRoutes(self.service),
             OperationRoutes(self.service, self.metrics),
         )
-        studio_groups = (
-            StudioRoutes(self.service, paths or {}),
-            StudioDataRoutes(self.service, studio.data),
-            StudioRunRoutes(studio),
-            StudioLongRoutes(self.service),
-        )
         routes = [route for group in groups for route in group.routes()]
-        for studio_group in studio_groups:
-            # The page itself and its scripts need no key, and have no data that others may not see.
-            routes += [replace(each, same_origin=each.needs_key) for each in studio_group.routes()]
+        if studio is not None:
+            routes += _studio_routes(self.service, studio, paths or {})
         self.table = RouteTable(
             [*routes, *OpenApiRoutes(self.service, routes, keys=bool(keys)).routes()]
         )
@@ -93,6 +86,20 @@ class Server(Application):
             await RequestHandler(self, scope, receive, send).run()
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
+
+
+def _studio_routes(
+    service: Service, studio: StudioSources, paths: Mapping[str, str]
+) -> list[Route]:
+    groups = (
+        StudioRoutes(service, paths),
+        StudioDataRoutes(service, studio.data),
+        StudioRunRoutes(studio),
+        StudioLongRoutes(service),
+    )
+    routes = [route for group in groups for route in group.routes()]
+    # The page itself and its scripts need no key, and have no data that others may not see.
+    return [replace(each, same_origin=each.needs_key) for each in routes]
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

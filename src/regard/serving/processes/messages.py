@@ -37,6 +37,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     search_memory: int | None
     host: str = ""
     allowed_hosts: list[str] = []
+    no_studio: bool = False
     socket: str = ""
 
 

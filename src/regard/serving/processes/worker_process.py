@@ -15,6 +15,7 @@ from regard.serving.http.tracing import tracing_of_environment
 from regard.serving.processes.child import Child, run_child
 from regard.serving.processes.messages import Start
 from regard.serving.processes.remote_scheduler import RemoteScheduler
+from regard.studio.sources import StudioSources
 
 
 async def run(child: Child, start: Start) -> None:
@@ -38,6 +39,7 @@ async def run(child: Child, start: Start) -> None:
         hosts=AllowedHosts(config.allowed_hosts, address=address, host=config.host),
         limiter=engine,
         tracing=tracing,
+        studio=None if config.no_studio else StudioSources(),
     )
     tls = None if config.tls is None else Tls(Path(config.tls[0]), Path(config.tls[1]))
     tasks = [
