@@ -17,6 +17,7 @@ from regard.interop.page.tokenizer_tables import tokenizer_table
 from regard.interpret.editing import token_id
 from regard.interpret.edits import ReplaceToken
 from support import models, predictors
+from support.node import SHARED, STANDALONE, node
 from support.page_members import DATES
 from support.page_values import BROWSER, SHARED, node
 
@@ -178,7 +179,7 @@ def test_programs_of_the_family(exports, kind, name):
         const written = ([name, { shape, data }]) => [name, { shape, values: [...data] }];
         console.log(JSON.stringify(Object.fromEntries(found.map(written))));"""
     given = json.loads(path.read_text())
-    files = {"code": str(BROWSER / "kernels.wasm"), "weights": str(path.with_suffix(".weights"))}
+    files = {"code": str(STANDALONE / "kernels.wasm"), "weights": str(path.with_suffix(".weights"))}
     found = node(program, {**given, **files})
     for output, wanted in given["wanted"].items():
         assert found[output]["shape"] == wanted["shape"]

@@ -4,7 +4,8 @@
 // of a coarser one that covers it is shown, so that a frame only ever draws images that are there. The coarsest tiles are
 // computed row by row: until they are complete, `grow` shows the rows that are known.
 
-import { imageOf, isDark } from "./page/colours.js";
+import { canvasOf, imageOf, isDark } from "./page/colours.js";
+import { firstWithin, onDrag, wheelZoom, zoomedCorner } from "./page/pan_zoom.js";
 
 const TOGETHER = 3; // requests at a time
 const MOST = 240; // tiles that are kept
@@ -144,26 +145,22 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
     if (!closed) schedule();
   }
 
-  function painted({ points, wide }) {
-    const drawnTile = new OffscreenCanvas(wide, points.length / wide);
-    drawnTile.getContext("2d").putImageData(imageOf(points.map(share), wide, dark), 0, 0);
-    return drawnTile;
-  }
+  const painted = ({ points, wide }) => canvasOf(imageOf(points.map(share), wide, dark));
 
   const least = () => Math.min(size().wide / keys, size().high / rows, 1);
 
   function place(next) {
     const { wide, high } = size();
     view.cell = Math.max(least(), Math.min(LARGEST, next.cell ?? view.cell));
-    const within = (at, count, seen) => Math.max(0, Math.min(at, count - seen));
-    view.left = within(next.left ?? view.left, keys, wide / view.cell);
-    view.top = within(next.top ?? view.top, rows, high / view.cell);
+    view.left = firstWithin(next.left ?? view.left, keys, wide / view.cell);
+    view.top = firstWithin(next.top ?? view.top, rows, high / view.cell);
     schedule();
   }
 
   function zoom(times, at = { x: size().wide / 2, y: size().high / 2 }) {
     const cell = Math.max(least(), Math.min(LARGEST, view.cell * times));
-    place({ cell, left: view.left + at.x / view.cell - at.x / cell, top: view.top + at.y / view.cell - at.y / cell });
+    const point = { x: at.x / view.cell, y: at.y / view.cell }; // in weights
+    place({ ...zoomedCorner(view, cell, point), cell });
   }
 
   function mark(row) {
@@ -180,29 +177,18 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
     return { x, y, row: Math.floor(view.top + y / view.cell), key: Math.floor(view.left + x / view.cell) };
   }
 
-  let pulled = null;
   const on = (kind, listener, options = {}) => canvas.addEventListener(kind, listener, { ...options, signal: stop.signal });
-  on("pointerdown", (event) => {
-    pulled = { x: event.clientX, y: event.clientY, left: view.left, top: view.top, far: false };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  on("pointermove", (event) => {
-    if (!pulled) return;
-    const [x, y] = [event.clientX - pulled.x, event.clientY - pulled.y];
-    pulled.far ||= Math.hypot(x, y) > 4;
-    place({ left: pulled.left - x / view.cell, top: pulled.top - y / view.cell });
-  });
-  on("pointerup", (event) => {
+  const clicked = (event) => {
     const { row, key } = under(event);
-    if (pulled && !pulled.far && row < rows && key < keys) picked(row, key);
-    pulled = null;
-  });
+    if (row < rows && key < keys) picked(row, key);
+  };
+  onDrag(canvas, view, { dragged: place, clicked }, { signal: stop.signal });
   on(
     "wheel",
     (event) => {
       event.preventDefault();
       if (event.shiftKey) pan(event.deltaY, 0);
-      else zoom(event.deltaY < 0 ? 1.25 : 0.8, under(event));
+      else zoom(wheelZoom(event), under(event));
     },
     { passive: false },
   );

@@ -59,6 +59,13 @@ export function imageOf(shares, wide, dark = isDark(), signed = false) {
   return image;
 }
 
+// An image as a canvas, which others are drawn from.
+export function canvasOf(image) {
+  const canvas = new OffscreenCanvas(image.width, image.height);
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
 // Black or white, whichever is readable on the color of this share.
 export function ink(share, dark = isDark(), signed = false) {
   const linear = ramp(dark, signed)[level(share, signed)].map((value) => (value / 255) ** 2.2);

@@ -1,6 +1,6 @@
 // Every head of every map: a thumbnail and its measures; sorted by any of them.
 
-import { imageOf } from "./colours.js";
+import { imageOfMap } from "./map_image.js";
 import { make } from "./state.js";
 
 const SIZE = 48; // points of a thumbnail
@@ -117,9 +117,9 @@ const nameOf = ({ map, summary }) => `${map.name}, head ${summary.head}`;
 const shownNumber = (number) => (number === null ? "–" : number.toFixed(number >= 100 ? 0 : 3));
 
 export function thumb(canvas, map, head, byRow) {
-  const step = Math.max(1, Math.ceil(Math.max(map.rows, map.keys) / SIZE));
-  const [high, wide] = [Math.ceil(map.rows / step), Math.ceil(map.keys / step)];
-  const points = map.block(head, byRow, 0, 0, step, high, wide);
-  if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, { width: wide, height: high });
-  canvas.getContext("2d").putImageData(imageOf(points, wide), 0, 0);
+  const whole = { top: 0, left: 0, rows: map.rows, keys: map.keys };
+  const { image } = imageOfMap(map, head, byRow, whole, SIZE);
+  const { width, height } = image;
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  canvas.getContext("2d").putImageData(image, 0, 0);
 }

@@ -1,8 +1,9 @@
 // All rows × all keys. Only visible tiles are drawn: zoomed in, each weight with its number; zoomed out, the maximum of
 // many weights per point.
 
-import { colour, imageOf, ink, isDark } from "./colours.js";
+import { canvasOf, colour, imageOf, ink, isDark } from "./colours.js";
 import { MEAN, percent, shown } from "./data.js";
+import { firstWithin, onDrag, wheelZoom, zoomedCorner } from "./pan_zoom.js";
 import { pinned } from "./state.js";
 
 const TILE = 256; // points of a tile's side
@@ -47,8 +48,8 @@ export function showMap(box, store) {
     const room = Math.max(120, style.width - margins.left - 40);
     view.across = Math.min(map.keys, room / cell);
     view.down = Math.min(map.rows, (HIGH - margins.top) / cell);
-    view.left = Math.max(0, Math.min(map.keys - view.across, view.left));
-    view.top = Math.max(0, Math.min(map.rows - view.down, view.top));
+    view.left = firstWithin(view.left, map.keys, view.across);
+    view.top = firstWithin(view.top, map.rows, view.down);
   }
 
   function tile(state, zoomed, y, x) {
@@ -59,8 +60,7 @@ export function showMap(box, store) {
       const [top, left] = [y * TILE * step, x * TILE * step];
       const [high, wide] = [map.rows - top, map.keys - left].map((rest) => Math.min(TILE, Math.ceil(rest / step)));
       const points = map.block(head, state.byRow, top, left, step, high, wide);
-      const drawn = new OffscreenCanvas(wide, high);
-      drawn.getContext("2d").putImageData(imageOf(points, wide, isDark(), map.signed), 0, 0);
+      const drawn = canvasOf(imageOf(points, wide, isDark(), map.signed));
       if (tiles.size >= KEPT) tiles.delete(tiles.keys().next().value);
       tiles.set(name, drawn);
     }
@@ -167,11 +167,9 @@ export function showMap(box, store) {
 
   function zoom(times, at = { x: view.across / 2, y: view.down / 2 }) {
     const { map } = store.state;
-    const before = view.cell;
-    const least = Math.min(before, (style.width - view.margins.left - 40) / map.keys, (HIGH - view.margins.top) / map.rows);
-    view.cell = Math.max(least, Math.min(LARGEST, before * times));
-    view.left += at.x - (at.x * before) / view.cell;
-    view.top += at.y - (at.y * before) / view.cell;
+    const least = Math.min(view.cell, (style.width - view.margins.left - 40) / map.keys, (HIGH - view.margins.top) / map.rows);
+    const cell = Math.max(least, Math.min(LARGEST, view.cell * times));
+    Object.assign(view, zoomedCorner(view, cell, at), { cell });
     fitted = false;
     place(map);
     schedule();
@@ -193,25 +191,19 @@ export function showMap(box, store) {
     return { x, y, inside, row: Math.floor(view.top + y), key: Math.floor(view.left + x) };
   }
 
-  let pulled = null;
-  canvas.addEventListener("pointerdown", (event) => {
-    pulled = { x: event.clientX, y: event.clientY, left: view.left, top: view.top, far: false };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const at = under(event);
-    if (pulled && !pulled.far && at.inside) store.change({ ...pinned(store.state, at.row), row: at.row });
-    pulled = null;
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (pulled) {
-      const [x, y] = [event.clientX - pulled.x, event.clientY - pulled.y];
-      pulled.far ||= Math.hypot(x, y) > 4;
-      Object.assign(view, { left: pulled.left - x / view.cell, top: pulled.top - y / view.cell });
-      return schedule();
-    }
-    const { inside, row, key } = under(event);
-    if (inside) store.change({ row, key });
+  onDrag(canvas, view, {
+    dragged(corner) {
+      Object.assign(view, corner);
+      schedule();
+    },
+    clicked(event) {
+      const { inside, row } = under(event);
+      if (inside) store.change({ ...pinned(store.state, row), row });
+    },
+    hovered(event) {
+      const { inside, row, key } = under(event);
+      if (inside) store.change({ row, key });
+    },
   });
   canvas.addEventListener("pointerleave", () => store.change({ key: null }));
   canvas.addEventListener(
@@ -219,7 +211,7 @@ export function showMap(box, store) {
     (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
-      zoom(event.deltaY < 0 ? 1.25 : 0.8, under(event));
+      zoom(wheelZoom(event), under(event));
     },
     { passive: false },
   );

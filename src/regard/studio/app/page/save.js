@@ -1,7 +1,8 @@
 // Saving views as files: SVG, and PNG made from it; always on white.
 
-import { colour, imageOf, ink } from "./colours.js";
+import { colour, ink } from "./colours.js";
 import { headName, heaviest, percent, shown } from "./data.js";
+import { imageOfMap } from "./map_image.js";
 import { attendsToImage, veil } from "./picture.js";
 import { attendsToSeries, extent, linesOf, pictureOf, seriesHeight, shadeOf, signalHeight, spansOf, timesOf } from "./series.js";
 
@@ -61,11 +62,11 @@ export function drawnMap(state, view) {
       }),
     );
   else {
-    const step = Math.ceil(Math.max(rows.length, keys.length) / POINTS);
-    const [high, wide] = [Math.ceil(rows.length / step), Math.ceil(keys.length / step)];
-    const href = painted(imageOf(map.block(head, state.byRow, top, left, step, high, wide), wide, false));
+    const seen = { top, left, rows: rows.length, keys: keys.length };
+    const { image, step } = imageOfMap(map, head, state.byRow, seen, POINTS, false);
+    const href = painted(image);
     const frame = draw("svg", { x: x0, y: y0, width: keys.length * cell, height: rows.length * cell });
-    const size = { width: wide * step * cell, height: high * step * cell, preserveAspectRatio: "none" };
+    const size = { width: image.width * step * cell, height: image.height * step * cell, preserveAspectRatio: "none" };
     frame.append(draw("image", { ...size, href, "image-rendering": "pixelated" }));
     parts.push(frame);
   }
