@@ -1,4 +1,4 @@
-"""A deployment of Ray Serve (https://docs.ray.io): replicas, each with an engine and the HTTP API of `regard serve`.
+"""A deployment of Ray Serve (https://docs.ray.io): replicas, each with a scheduler and the HTTP API of `regard serve`.
 
     from ray import serve
     from regard.serving.ray import deployment
@@ -100,7 +100,7 @@ def deployment(
         name=name,
         ray_actor_options=dict(actor or {}),
         max_ongoing_requests=2
-        * (slots + queue),  # more than the engine takes: it refuses, with the time to wait
+        * (slots + queue),  # more than the scheduler takes: it refuses, with the time to wait
         graceful_shutdown_timeout_s=drain_seconds,
         **scaling,
     )
@@ -164,7 +164,7 @@ class ReplicaApplication:
 
 
 def _end_process(error: EngineCrashed) -> None:
-    """End the process of a replica whose engine has crashed, after its requests were answered: Ray starts another."""
+    """End the process of a replica whose scheduler has crashed, when its requests are answered: Ray starts another."""
     threading.Timer(ANSWER_SECONDS, os._exit, [1]).start()
 
 

@@ -249,7 +249,7 @@ def _bulk_lines(queue: int, processes: int) -> int:
 
 
 def _paths(models: Mapping[str, str | Path | Predictor]) -> dict[str, str]:
-    """The models of an engine process, which loads them itself."""
+    """The models of a scheduler process, which loads them itself."""
     for name, each in models.items():
         if isinstance(each, Predictor):
             wanted = "paths of models, which another process loads"

@@ -1,4 +1,4 @@
-"""What the studio asks the engine about a data set: each example's output, score, entropy and error, and the heads."""
+"""What the studio asks the scheduler about a data set: output, score, entropy and error of each example, and heads."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ def sorted_examples(examples: Sequence[Example], sort: str, *, descending: bool)
 
 @dataclass
 class _Measured:
-    """What the engine keeps of a data set for one model: the texts, and sums over their attention."""
+    """What the scheduler keeps of a data set for one model: the texts, and sums over their attention."""
 
     pairs: list[tuple[Any, str | None]]
     more: bool  # whether the data have more examples

@@ -1,4 +1,4 @@
-"""What the studio asks the engine: looks with edits, and beam searches as trees, one at a time."""
+"""What the studio asks the scheduler: looks with edits, and beam searches as trees, one at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

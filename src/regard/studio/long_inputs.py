@@ -103,7 +103,7 @@ class _Opened:
     grids: dict[tuple[str, int], _Grid] = field(default_factory=dict)
 
 
-# Shared by the engines of all devices of this process; the looks at them belong to the model of one.
+# Shared by the schedulers of all devices of this process; the looks at them belong to the model of one.
 _inputs: OrderedDict[str, InputValue] = OrderedDict()
 _opened = ModelCache(OrderedDict[str, _Opened])
 _lock = Lock()  # held while any of these is read or changed, and not while an input is looked at

@@ -31,7 +31,7 @@ from regard.studio.sources import StudioSources
 
 
 class Server(Application):
-    """The HTTP API of an engine.
+    """The HTTP API of a scheduler.
 
     keys      API keys, one of which each request must name (`Authorization: Bearer KEY`); none: anyone may ask
     admin     loads models anew; by default none can be

@@ -28,7 +28,7 @@ SECURITY_HEADERS = {  # of every answer
 
 
 class RequestRefused(RegardError):
-    """A request that is refused before it reaches the engine.
+    """A request that is refused before it reaches the scheduler.
 
     reason   is counted in metrics; by default the status
     detail   is written to the access log: it must hold nothing of what the request says

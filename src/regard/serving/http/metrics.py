@@ -27,7 +27,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Metrics:
-    """What a server has done, by route, status and model, and what its engine holds now."""
+    """What a server has done, by route, status and model, and what its scheduler holds now."""
 
     media_type = CONTENT_TYPE_LATEST
 
@@ -137,7 +137,7 @@ class Metrics:
 
 
 class _SchedulerCollector(Collector):
-    """What an engine holds at the moment at which the metrics are read."""
+    """What a scheduler holds at the moment at which the metrics are read."""
 
     def __init__(self, engine: BaseScheduler) -> None:
         self.engine = engine

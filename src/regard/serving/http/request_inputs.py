@@ -1,7 +1,7 @@
 """The inputs of a request: texts, labels, images and vectors, as many as a model reads, and files as arrays.
 
 Files arrive as their contents, never as a path or a URL. They are decoded in threads of their own, to the size that the
-model reads: neither the event loop nor the engine waits for them, and what is queued is small.
+model reads: neither the event loop nor the scheduler waits for them, and what is queued is small.
 """
 
 import asyncio

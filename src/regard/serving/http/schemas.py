@@ -23,7 +23,7 @@ OPTIONS = tuple(name for name in DecodeConfig.__dataclass_fields__ if name not i
 
 
 def _json_type(annotation: Any) -> Any:
-    """A setting's type in JSON: without bounds, which the engine checks; None stands for the recipe's own value."""
+    """A setting's type in JSON: without bounds, which the scheduler checks; None stands for the recipe's own value."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _json_type(get_args(annotation)[0])

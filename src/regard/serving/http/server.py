@@ -39,7 +39,7 @@ async def serve_http(
     """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time.
 
     A computation that does not end then, or a second signal, ends the process by force (`ending`). Raises
-    `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends. Where other processes
+    `EngineCrashed` if a fault ends the scheduler: requests get status 503, and the server ends. Where other processes
     accept connections on the same socket, `wait_for_close` returns when this one may close it.
     """
     ending = ProcessEnd(drain_seconds) if ending is None else ending

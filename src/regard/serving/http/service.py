@@ -1,4 +1,4 @@
-"""What the routes share: the engine with its models, and how a request reaches it."""
+"""What the routes share: the scheduler with its models, and how a request reaches it."""
 
 import asyncio
 from collections.abc import Callable
@@ -127,7 +127,7 @@ class Service:
     def engine_client(
         self, call: Call, model: ModelInfo, timeout_ms: int | None = None
     ) -> AsyncClient:
-        """Through which a request asks the engine, until its time is over: that of its body or of its header."""
+        """Through which a request asks the scheduler, until its time is over: that of its body or of its header."""
         header = call.headers.get(TIMEOUT)
         if header is not None:
             if not (header.isascii() and header.isdecimal() and len(header) <= 9):

@@ -1,1 +1,1 @@
-"""Several processes: front ends that speak HTTP, one engine process, and the supervisor that starts both."""
+"""Several processes: front ends that speak HTTP, one scheduler process, and the supervisor that starts both."""

@@ -17,7 +17,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     models       paths, by name
     devices      of each model, by its name
     host         as the operator gave it, for the names that requests may address the server by
-    socket       path on which the engine process listens
+    socket       path on which the scheduler process listens
     """
 
     models: dict[str, str]
@@ -88,7 +88,7 @@ class Failed(Struct, frozen=True, tag=True):
     exit_code: int
 
 
-# ---- front ends and the engine process ----
+# ---- front ends and the scheduler process ----
 
 
 class JobMessage(Struct, frozen=True, array_like=True):

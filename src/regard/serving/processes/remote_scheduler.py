@@ -1,4 +1,4 @@
-"""The engine process as a front end sees it: an engine, the administration of its models, and the limits of keys."""
+"""The scheduler process for a front end: a scheduler, the administration of its models, and the limits of keys."""
 
 import asyncio
 import time
@@ -36,25 +36,25 @@ from regard.serving.scheduler.interfaces import (
 from regard.serving.scheduler.jobs import Job, Result
 
 RETRY_SECONDS = (
-    5  # after which clients are asked to try again while the engine process is started anew
+    5  # after which clients are asked to try again while the scheduler process is started anew
 )
 SILENT_SECONDS = (
-    4.0  # without a sign of the engine process, after which other servers should be asked
+    4.0  # without a sign of the scheduler process, after which other servers should be asked
 )
 CONNECT_SECONDS = 0.05  # between attempts to connect
 
 
 class RemoteScheduler(BaseScheduler, ModelAdmin, KeyLimiter):
-    """Sends jobs to an engine process. Where that ends, its jobs end with `EngineRestarting`, and so do new ones until
+    """Sends jobs to a scheduler process. If that ends, its jobs end with `EngineRestarting`, and so do new ones until
     it is there again.
     """
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
-        self.began = asyncio.Event()  # the engine was ready once
+        self.began = asyncio.Event()  # the scheduler was ready once
         self._connection: Connection | None = None
         self._state = SchedulerState([], False, SchedulerStats())
-        self._heard = 0.0  # when a message came from the engine process
+        self._heard = 0.0  # when a message came from the scheduler process
         self._models: dict[str, ModelInfo] = {}
         self._numbers = count(1)
         self._jobs: dict[int, Job] = {}
@@ -63,7 +63,7 @@ class RemoteScheduler(BaseScheduler, ModelAdmin, KeyLimiter):
         self._accepting = True
 
     async def run(self) -> None:
-        """Keep connected to the engine process, until this is cancelled."""
+        """Keep connected to the scheduler process, until this is cancelled."""
         while True:
             try:
                 reader, writer = await asyncio.open_unix_connection(self.socket)
@@ -78,7 +78,7 @@ class RemoteScheduler(BaseScheduler, ModelAdmin, KeyLimiter):
                 self._connection.close()
                 self._lost()
 
-    # ---- an engine ----
+    # ---- a scheduler ----
 
     @property
     def model_info(self) -> Mapping[str, ModelInfo]:
@@ -118,7 +118,7 @@ class RemoteScheduler(BaseScheduler, ModelAdmin, KeyLimiter):
             self._connection.send(Cancel(number))
 
     def stop(self, seconds: float = 0.0) -> bool:
-        """The engine process itself goes on: other front ends may have jobs there."""
+        """The scheduler process itself goes on: other front ends may have jobs there."""
         self._accepting = False
         end = time.monotonic() + seconds
         while self._jobs and time.monotonic() < end:
@@ -197,7 +197,7 @@ class RemoteScheduler(BaseScheduler, ModelAdmin, KeyLimiter):
         job.on_end(result)
 
     def _lost(self) -> None:
-        """The engine process has ended: so have its jobs."""
+        """The scheduler process has ended: so have its jobs."""
         self._connection = None
         for number in list(self._jobs):
             self._end(number, EngineRestarting(RETRY_SECONDS), None)

@@ -1,4 +1,4 @@
-"""The engine process's side of the connections to front ends: their jobs, and the keys of their requests."""
+"""The scheduler process's side of the connections to front ends: their jobs, and the keys of their requests."""
 
 import asyncio
 import time
@@ -158,7 +158,7 @@ class Session:
         return job
 
     def _end(self, number: int, result: Result) -> None:
-        """Called in the engine's thread, or in the event loop where a job is refused."""
+        """Called in the scheduler's thread, or in the event loop where a job is refused."""
         job = self.jobs.pop(number, None)
         if job is not None:
             self.connection.send(Ended(number, packed(result), [*vars(job.usage).values()]))

@@ -1,4 +1,4 @@
-"""The engine process: loads the models, and answers the jobs of the front ends."""
+"""The scheduler process: loads the models, and answers the jobs of the front ends."""
 
 import asyncio
 import signal

@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 MODULES = "regard.serving.processes"
 PATH_BYTES = 100  # of a Unix socket: systems allow 103 or more
 FRONT_SECONDS = 3.5  # for a front end to end, after the time in which requests must end
-ENGINE_SECONDS = 1.0  # for the engine process to end, when no front end needs it any more
+ENGINE_SECONDS = 1.0  # for the scheduler process to end, when no front end needs it any more
 
 
 def run_processes(
     config: ServerConfig, listening: socket.socket, workers: int, ready: Callable[[], None]
 ) -> None:
-    """Serve with front-end processes over one engine process, until SIGTERM or SIGINT.
+    """Serve with front-end processes over one scheduler process, until SIGTERM or SIGINT.
 
     config   without its socket, which is in a folder that only this user can read
     ready    is called when all processes are ready for the first time
@@ -98,7 +98,7 @@ async def _close_socket(
 
 
 def _handle_signals(engine: Supervised) -> "tuple[asyncio.Event, asyncio.Future[signal.Signals]]":
-    """An event that SIGTERM or SIGINT sets, and the signal that comes after it. SIGHUP goes to the engine process."""
+    """An event that SIGTERM or SIGINT sets, and the signal that follows it. SIGHUP goes to the scheduler process."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     at_once = loop.create_future()

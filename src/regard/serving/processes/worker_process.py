@@ -1,4 +1,4 @@
-"""A front-end process: HTTP, JSON, keys and limits, over the engine process."""
+"""A front-end process: HTTP, JSON, keys and limits, over the scheduler process."""
 
 import asyncio
 import signal

@@ -227,7 +227,7 @@ def _sampling(asked: CompletionRequest) -> dict[str, Any]:
 
 
 class _Batch:
-    """The choices of one request: works for the engine, and their outputs as an answer or as a stream."""
+    """The choices of one request: works for the scheduler, and their outputs as an answer or as a stream."""
 
     def __init__(self, asked: CompletionRequest, prompts: Sequence[str], head: Completion) -> None:
         self.asked, self.prompts, self.head = asked, prompts, head

@@ -77,7 +77,7 @@ class Planner:
             assert isinstance(work, Generation)
             try:
                 settings = self.settings(work)
-            except Exception as error:  # whatever it is, it must not end the engine
+            except Exception as error:  # whatever it is, it must not end the scheduler
                 found[job] = error
                 continue
             key = settings.number, id(settings.task), work.truncate, bool(work.prefix)
@@ -90,7 +90,7 @@ class Planner:
         """Jobs of equal settings; where one is refused, each is planned alone."""
         try:
             return [*self._plan_together(settings, jobs)]
-        except Exception as error:  # whatever it is, it must not end the engine
+        except Exception as error:  # whatever it is, it must not end the scheduler
             if len(jobs) == 1:
                 return [error]
         return [one for job in jobs for one in self._plan_alike(settings, [job])]

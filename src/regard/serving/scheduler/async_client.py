@@ -1,4 +1,4 @@
-"""From asyncio to the engine's thread and back."""
+"""From asyncio to the scheduler's thread and back."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ class Mailbox:
 
 
 class AsyncClient:
-    """Submits jobs to an engine and awaits their results; what is not awaited any more is cancelled.
+    """Submits jobs to a scheduler and awaits their results; what is not awaited any more is cancelled.
 
     client    whose jobs they are
     timeout   seconds until the deadline; None: no deadline

@@ -1,7 +1,7 @@
-"""Computations beside the engine's thread: each in a thread of its own, a few at a time, in turn.
+"""Computations beside the scheduler's thread: each in a thread of its own, a few at a time, in turn.
 
 A search that takes minutes, or a pass over a long input, must not delay other requests. So on a
-CPU it never runs in the engine's thread, but here. Of the computations that have begun, some
+CPU it never runs in the scheduler's thread, but here. Of the computations that have begun, some
 compute and the others wait for their turn, which comes when another has computed for a while and
 asks whether it should go on (`core.interruption`). One that does not ask for a longer time loses
 its turn to the next, and both compute. A computation ends at its next check when its job was

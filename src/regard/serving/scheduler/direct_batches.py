@@ -1,4 +1,4 @@
-"""Work that needs no search of the engine's: computed in one batch, with the tokens that were read."""
+"""Work that needs no search of the scheduler's: computed in one batch, with the tokens that were read."""
 
 import logging
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def compute(predictor: Predictor, works: Sequence[BatchedWork]) -> list[Computed
             Computed(result, size + work.more_tokens(result))
             for work, result, size in zip(works, results, sizes, strict=True)
         ]
-    except Exception as error:  # whatever a model raises must not end the engine
+    except Exception as error:  # whatever a model raises must not end the scheduler
         if len(works) == 1:
             return [Computed(told(error))]
     return [each for work in works for each in compute(predictor, [work])]

@@ -1,4 +1,4 @@
-"""What the HTTP side needs of an engine, which may run in this process, on several devices, or in another process."""
+"""What the HTTP side needs of a scheduler, which may run in this process, on several devices, or in another process."""
 
 import json
 from abc import ABC, abstractmethod
@@ -58,7 +58,7 @@ def _field(settings: str) -> Field:
 
 
 class SchedulerStats(Struct, frozen=True):
-    """What an engine holds now.
+    """What a scheduler holds now.
 
     queued_jobs     that wait for a slot
     queued_tokens   theirs, about
@@ -98,7 +98,7 @@ class BaseScheduler(ABC):
         """Queue jobs; those of one model get the same version of it.
 
         Where one is refused (`Overloaded`, `ServerStopping`), that is raised here or ends the job: the others must be
-        cancelled then. The engine fills in the usage of a job: its version before the first text, all of it at the end.
+        cancelled then. The scheduler fills in the usage of a job: its version before the first text, all at the end.
         """
 
     @abstractmethod
@@ -106,9 +106,9 @@ class BaseScheduler(ABC):
         """End a job without a result; one that has ended stays as it is. Its `on_end` is not called any more."""
 
     def when_crashed(self, receive: Callable[["EngineCrashed"], None]) -> None:  # noqa: B027  none in this process
-        """Call a receiver, in any thread, where a fault of its own ends the engine: the process must end then.
+        """Call a receiver, in any thread, where a fault of its own ends the scheduler: the process must end then.
 
-        Its jobs have ended with the same error. An engine in another process is started again by its supervisor.
+        Its jobs have ended with the same error. A scheduler in another process is started again by its supervisor.
         """
 
     @abstractmethod
@@ -125,7 +125,7 @@ class BaseScheduler(ABC):
 
 
 class ModelHost(BaseScheduler):
-    """An engine whose models are in this process, each on one device or on several."""
+    """A scheduler whose models are in this process, each on one device or on several."""
 
     @abstractmethod
     def start(self) -> None: ...
@@ -172,7 +172,7 @@ class ModelState(Struct, frozen=True):
 
 
 class ModelAdmin(ABC):
-    """What operators ask of the models of an engine. Called in an event loop, which it does not block."""
+    """What operators ask of the models of a scheduler. Called in an event loop, which it does not block."""
 
     @abstractmethod
     async def reload(self, name: str) -> ModelState:

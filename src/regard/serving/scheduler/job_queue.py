@@ -199,11 +199,11 @@ class SearchBudget:
 class Admissions:
     """Jobs that are chosen in one round, by their lanes or with the searches that they enter; the lanes without room.
 
-    slots, hypotheses, batch   the limits of the engine
+    slots, hypotheses, batch   the limits of the scheduler
     threads   searches that are computed at once
     rows    hypotheses of all searches, with those of the jobs that are chosen; of a wide search, `counted_rows`
     wide    whether a wide search runs
-    aside   what may begin beside the engine's thread
+    aside   what may begin beside the scheduler's thread
     memory  of all searches; None: any
     tokens  of the inputs of all jobs that are chosen for searches
     """

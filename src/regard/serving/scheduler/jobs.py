@@ -1,4 +1,4 @@
-"""What the engine is asked to do: the kinds of work, and a job, which is one piece of it."""
+"""What the scheduler is asked to do: the kinds of work, and a job, which is one piece of it."""
 
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from regard.tasks.inputs import InputValue
 from regard.tasks.pipeline import Output, SequenceScore, check_direct_keys
 
 MOST_PHRASES = {"banned": 1000, "required": 64}  # of one request
-LONG = 1024  # tokens of a request, about, of which more are planned beside the engine's thread
+LONG = 1024  # tokens of a request, about, of which more are planned beside the scheduler's thread
 MAX_ATTENTION = 1 << 18  # weights of all outputs of an input: about 5 MB of JSON
 FEW_REQUIRED = (
     8  # phrases, of which more are planned there too: the time grows with their third power
@@ -33,7 +33,7 @@ class Work(ABC):
     """A kind of work for a model, on one input. Its fields are plain values; images and series are arrays."""
 
     crosses_processes: ClassVar[bool] = (
-        True  # whether a front-end process may send it to the engine's
+        True  # whether a front-end process may send it to the scheduler's
     )
     input: InputValue
 
@@ -89,7 +89,7 @@ class Work(ABC):
 class BatchedWork(Work):
     """Work that is computed in one batch with other work of the same kind and group."""
 
-    most: ClassVar[int] = 1 << 30  # works of a batch, where the engine allows as many
+    most: ClassVar[int] = 1 << 30  # works of a batch, where the scheduler allows as many
     counts_tokens: ClassVar[bool] = True  # whether the tokens of its input are counted
 
     def as_batched(self, predictor: Predictor) -> "BatchedWork":
@@ -102,7 +102,7 @@ class BatchedWork(Work):
 
     @abstractmethod
     def compute(self: Alike, predictor: Predictor, works: Sequence[Alike]) -> Sequence[Any]:
-        """The results of these works, in order; this is one of them. Where one is refused, all are: the engine then
+        """The results of these works, in order; this is one of them. Where one is refused, all are: the scheduler then
         computes each alone.
         """
 
@@ -231,7 +231,7 @@ class DirectPrediction(BatchedWork):
     Options that mean something only where a text is generated are refused.
     """
 
-    crosses_processes: ClassVar[bool] = False  # made of a generation in the engine
+    crosses_processes: ClassVar[bool] = False  # made of a generation in the scheduler
     asked: Generation
 
     @property
@@ -358,7 +358,7 @@ class Inspection(BatchedWork):
 
 @dataclass
 class Usage:
-    """What a job took, filled in by the engine. Tokens are those of a job that ended with a result.
+    """What a job took, filled in by the scheduler. Tokens are those of a job that ended with a result.
 
     version              of the model, from when the job is submitted
     queue_seconds        from there until it was admitted; None: it never was
@@ -378,9 +378,9 @@ class Usage:
 
 @dataclass(eq=False)
 class Job:
-    """One piece of work for the engine, which calls `on_end` once, and `on_text` before it. Neither may block.
+    """One piece of work for the scheduler, which calls `on_end` once, and `on_text` before it. Neither may block.
 
-    client     whose it is; the engine is fair between clients
+    client     whose it is; the scheduler is fair between clients
     deadline   of `time.monotonic`; after it, the job ends with `DeadlineExceeded`
     on_text    is called with each new piece of the output's text, by greedy search or sampling
     on_token   is called with the id of each new token, where `on_text` is given too
@@ -396,7 +396,7 @@ class Job:
     submitted: float = field(default_factory=time.monotonic)
     usage: Usage = field(default_factory=Usage)
     served: Any = field(default=None, repr=False)  # the model, until the job has ended
-    plan: Any = field(default=None, repr=False)  # kept by the engine while the job waits
+    plan: Any = field(default=None, repr=False)  # kept by the scheduler while the job waits
     # The client no longer waits for the result. Any thread may set this.
     abandoned: bool = False
     size: int = field(init=False)

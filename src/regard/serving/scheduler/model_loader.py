@@ -1,4 +1,4 @@
-"""The models of an engine: loaded from the paths that the operator gave, and again while they serve."""
+"""The models of a scheduler: loaded from the paths that the operator gave, and again while they serve."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelLoader(ModelAdmin):
-    """Loads models into an engine. Paths are those given here: none is ever taken from a request.
+    """Loads models into a scheduler. Paths are those given here: none is ever taken from a request.
 
     models   runs or checkpoints by name; a run means its averaged or best checkpoint at the time it is loaded
     """
@@ -58,7 +58,7 @@ class ModelLoader(ModelAdmin):
     def load_anew(self, name: str) -> None:
         """Load a model anew and replace it. Where that fails, the error is raised and the old version is served on.
 
-        Called in any thread but the engine's, which answers requests meanwhile: both versions are in memory until the
+        Called in any thread but the scheduler's, which goes on answering: both versions are in memory until the
         jobs of the old one have ended.
         """
         if name not in self.models:

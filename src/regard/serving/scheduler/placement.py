@@ -1,4 +1,4 @@
-"""On which devices models are: one engine for each device, and the engines of each model."""
+"""On which devices models are: one scheduler for each device, and the schedulers of each model."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ Devices = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Placement:
-    """The devices of the engines, and for each model the numbers of the engines that hold it."""
+    """The devices of the schedulers, and for each model the numbers of the schedulers that hold it."""
 
     devices: tuple[str, ...]
     engines: Mapping[str, tuple[int, ...]]
@@ -25,7 +25,7 @@ class Placement:
         """The placement of models on devices.
 
         device   of all models: one, or several that hold a replica of each; or those of each model by its name. A
-                 device that is named twice has two engines
+                 device that is named twice has two schedulers
         """
         given = device if isinstance(device, Mapping) else dict.fromkeys(models, device)
         for name in sorted({*given} ^ {*models}):
@@ -49,7 +49,7 @@ class Placement:
         return Placement(tuple(each for each, _ in numbers), engines)
 
     def engine(self, limits: SchedulerLimits) -> ModelHost:
-        """One engine for each device; a router before them where they are several."""
+        """One scheduler for each device; a router before them where they are several."""
         engines = [Scheduler(limits, device) for device in self.devices]
         return engines[0] if len(engines) == 1 else ReplicaRouter(engines, self.engines)
 

@@ -1,4 +1,4 @@
-"""Several engines as one: models on several devices, and jobs to the replica that has the fewest."""
+"""Several schedulers as one: models on several devices, and jobs to the replica that has the fewest."""
 
 import threading
 import time
@@ -14,12 +14,12 @@ from regard.serving.scheduler.scheduler import Scheduler
 
 
 class ReplicaRouter(ModelHost):
-    """Sends each job to the engine with the fewest jobs among those that hold a replica of its model.
+    """Sends each job to the scheduler with the fewest jobs among those that hold a replica of its model.
 
-    A model is replaced on all of its engines at once: the jobs of a request get one version, on whichever they run.
+    A model is replaced on all of its schedulers at once: the jobs of a request get one version, on whichever they run.
 
     engines    one for each device
-    holders    for each model, the numbers of its engines
+    holders    for each model, the numbers of its schedulers
     """
 
     def __init__(self, engines: Sequence[Scheduler], holders: Mapping[str, Sequence[int]]) -> None:
@@ -83,7 +83,7 @@ class ReplicaRouter(ModelHost):
                 raise ServerStopping
             loads = {engine: engine.busy for engine in self.engines}
             parts: dict[Scheduler, list[Job]] = {}
-            for job in jobs:  # an engine refuses a model that it does not hold
+            for job in jobs:  # a scheduler refuses a model that it does not hold
                 engine = min(self._holders.get(job.model, self.engines), key=loads.__getitem__)
                 loads[engine] += 1
                 parts.setdefault(engine, []).append(job)

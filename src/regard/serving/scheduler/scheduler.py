@@ -1,4 +1,4 @@
-"""The engine: one thread that owns the models of a device and answers jobs in continuous batches.
+"""The scheduler: one thread that owns the models of a device and answers jobs in continuous batches.
 
 A waiting job is admitted into a running search as soon as a slot is free, and leaves it when it ends, is cancelled or
 passes its deadline. Jobs of equal settings share a search; several searches take turns, step by step. The outputs of a
@@ -55,15 +55,15 @@ MOST_ARRIVALS = 128  # jobs that are planned between two steps
 LARGE_SEARCHES = 32 << 20  # bytes that are given back when searches have ended
 DEADLINE_SECONDS = 0.01  # between two checks of all deadlines
 UNREADY_SECONDS = (
-    3.0  # without a sign of the engine's thread, after which other servers should be asked
+    3.0  # without a sign of the scheduler's thread, after which other servers should be asked
 )
-END_SECONDS = 1.0  # for the engine's thread to end, when nothing is wanted of it any more
+END_SECONDS = 1.0  # for the scheduler's thread to end, when nothing is wanted of it any more
 ASIDE_SECONDS = 0.05  # between two checks of deadlines while nothing but a work aside is computed
 
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """The most that an engine holds at once.
+    """The most that a scheduler holds at once.
 
     slots          requests of one search
     hypotheses     of all searches together
@@ -112,10 +112,10 @@ class Scheduler(ModelHost):
         self._aside = BackgroundThreads(device, self._wake)
         self._rounds = SearchRounds(device, limits.slots, self._wake, limits.searches)
         self._accepting = self._working = True
-        self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
+        self._crash: EngineCrashed | None = None  # by which the scheduler's thread has ended
         self._crash_receivers: list[Callable[[EngineCrashed], None]] = []
         self._alive = self._checked = (
-            0.0  # when the engine's thread was seen, and deadlines were checked
+            0.0  # when the scheduler's thread was seen, and deadlines were checked
         )
         self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
 
@@ -232,7 +232,7 @@ class Scheduler(ModelHost):
         self._end(*((job, ServerStopping()) for job in list(self._jobs)))
         return finished
 
-    # ---- the engine's thread ----
+    # ---- the scheduler's thread ----
 
     def _work(self) -> None:
         try:
@@ -247,7 +247,7 @@ class Scheduler(ModelHost):
             self._crashed(EngineCrashed(error))
 
     def _crashed(self, error: EngineCrashed) -> None:
-        """End all jobs with an error, without what the engine knew about them: it may be wrong."""
+        """End all jobs with an error, without what the scheduler knew about them: it may be wrong."""
         with self._wake:
             self._accepting, self._crash = False, error
             jobs, self._jobs = list(self._jobs), {}
@@ -350,7 +350,7 @@ class Scheduler(ModelHost):
         }
 
     def _admit(self) -> None:
-        """Move waiting jobs into searches with free slots; begin those that need none of the engine's searches."""
+        """Move waiting jobs into searches with free slots; begin those that need none of the scheduler's searches."""
         self._sort_arrivals()
         limits = self.limits
         rows, wide = self._rows()
@@ -477,7 +477,7 @@ class Scheduler(ModelHost):
             self._jobs[each.job] = None  # in no search any more
             self._planned(each.job, plan)
             return None
-        except Exception as error:  # whatever a model raises must not end the engine
+        except Exception as error:  # whatever a model raises must not end the scheduler
             return each.job, told(error)
 
     def _search_again(self, group: SearchGroup, each: RunningJob) -> None:
@@ -533,7 +533,7 @@ class Scheduler(ModelHost):
             job.ended()
             try:
                 job.on_end(result)
-            except Exception:  # a caller's fault must not end the engine
+            except Exception:  # a caller's fault must not end the scheduler
                 log.exception("the receiver of a result failed")
 
     def _forget(self, *jobs: Job) -> set[Job]:

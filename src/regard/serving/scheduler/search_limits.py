@@ -1,4 +1,4 @@
-"""What a request may ask of a search: an operator's caps, and the memory that all searches of an engine share."""
+"""What a request may ask of a search: an operator's caps, and the memory that all searches of a scheduler share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ DEFAULT_CAPS = OptionCaps()
 
 
 def search_bytes(device: str, mebibytes: int | None) -> int:
-    """Bytes that the searches of an engine on this device may take together."""
+    """Bytes that the searches of a scheduler on this device may take together."""
     if mebibytes is not None:
         return mebibytes << 20
     found = torch.device(pick_device(device))

@@ -1,7 +1,7 @@
 """Rounds of searches: jobs enter, and some tokens of all are generated. On a CPU several searches are computed at once.
 
 A compiled loop runs without Python's lock. Each thread has a search of its own, with a share of the slots, and waits
-for no other: while one round is computed, the engine's thread plans new jobs and answers those of another round.
+for no other: while one round is computed, the scheduler's thread plans new jobs and answers those of another round.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Searches of the engine: which jobs may share one, and what a job is in it."""
+"""Searches of the scheduler: which jobs may share one, and what a job is in it."""
 
 import time
 from collections.abc import Sequence
@@ -162,7 +162,7 @@ class SearchGroup:
                 }
                 entered = zip(found.numbers, self.admitted, strict=True)
                 watched |= {number for number, each in entered if each.text is not None}
-        except Exception as error:  # whatever a model raises must not end the engine
+        except Exception as error:  # whatever a model raises must not end the scheduler
             found.numbers = error
         if not len(self.search):
             return found

@@ -38,7 +38,7 @@ class ServedModel:
     caps: OptionCaps = DEFAULT_CAPS
     search_bytes: int = (
         SEARCH_MEBIBYTES << 20
-    )  # that the engine's searches may take, of all its models together
+    )  # that the scheduler's searches may take, of all its models together
     groups: dict[Hashable, SearchGroup] = field(default_factory=dict)
     jobs: int = 0  # that were submitted while it was served, and have not ended
 
@@ -122,7 +122,7 @@ class ServedModel:
         return Planner(self.predictor, self.pipeline)
 
     def plans_aside(self, job: Job) -> bool:
-        """Whether a job is planned beside the engine's thread, which would otherwise be held up."""
+        """Whether a job is planned beside the scheduler's thread, which would otherwise be held up."""
         work = job.work
         return self.on_cpu and isinstance(work, Generation) and work.is_long
 
@@ -146,7 +146,7 @@ class ServedModel:
                 check_options(self.predictor, job.work.decode_options)
                 self.caps.check(job.work.decode_options, self.predictor.recipe.decode)
                 work = job.work.as_batched(self.predictor)
-            except Exception as error:  # whatever it is, it must not end the engine
+            except Exception as error:  # whatever it is, it must not end the scheduler
                 found[job] = error
             else:
                 if work is None:
@@ -166,7 +166,7 @@ class ServedModel:
         """How a job is searched, or why it is refused."""
         try:
             planned.running.memory = self.memory_of(planned)
-        except Exception as error:  # whatever it is, it must not end the engine
+        except Exception as error:  # whatever it is, it must not end the scheduler
             return error
         is_small = planned.running.memory.of(1) <= small_search_bytes(self.search_bytes)
         # Small jobs share no search with large ones, whose slots take more memory.
@@ -179,7 +179,7 @@ class Planning(BatchedWork):
     """Tokenizes and plans a job that would keep others waiting: its result is the job's plan, or why it is refused."""
 
     most: ClassVar[int] = 1
-    crosses_processes: ClassVar[bool] = False  # made in the engine
+    crosses_processes: ClassVar[bool] = False  # made in the scheduler
     counts_tokens: ClassVar[bool] = False
     job: Job
     model: ServedModel
@@ -205,7 +205,7 @@ class OutputsOfSearch(BatchedWork):
     """The outputs of a job whose search has ended, where their attention takes another pass: one job at a time."""
 
     most: ClassVar[int] = 1
-    crosses_processes: ClassVar[bool] = False  # made in the engine
+    crosses_processes: ClassVar[bool] = False  # made in the scheduler
     counts_tokens: ClassVar[bool] = False  # its usage is filled in already
     task: SearchTask
     pipeline: SequencePipeline
@@ -258,7 +258,7 @@ class JobPlan:
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan(JobPlan):
-    """In one batch, without the searches of the engine.
+    """In one batch, without the searches of the scheduler.
 
     client   whose it is
     """
