@@ -82,6 +82,20 @@ def test_every_public_name_is_there_and_listed_once():
         regard.atend  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import regard.studio.run",
+        "from regard.studio import jobs",
+        "from importlib.resources import files; files('regard.studio')",
+        "regard.studio",
+    ],
+)
+def test_studio_is_a_function_whatever_of_its_package_was_imported(program):
+    result = python(f"import regard; {program}; print(regard.studio.__qualname__)")
+    assert result.stdout == "studio\n", result.stderr
+
+
 def test_version():
     assert command("--version").stdout == f"regard {regard.__version__}\n"
 
