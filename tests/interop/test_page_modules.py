@@ -19,7 +19,6 @@ from regard.interpret.edits import ReplaceToken
 from support import models, predictors
 from support.node import SHARED, STANDALONE, node
 from support.page_members import DATES
-from support.page_values import BROWSER, SHARED, node
 
 INPUTS = [each.source for each in DATES]
 

@@ -23,8 +23,9 @@ from regard.interop.onnx.target import OnnxTarget
 from regard.interop.page.target import PageTarget
 from regard.interpret.look import PredictedVectors
 from support.browsers import browser, settled, strict_pages, until, violations
+from support.node import node
 from support.page_series import SCALE, SERIES, WINDOW, series
-from support.page_values import check_look, node
+from support.page_values import check_look
 
 FORECASTERS = [name for name in SERIES if name.startswith("forecaster")]
 CLASSIFIERS = [name for name in SERIES if name.startswith("series classifier")]

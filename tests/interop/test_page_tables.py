@@ -8,7 +8,7 @@ import pytest
 
 from regard.data.series import last_windows
 from regard.data.series_config import SeriesConfig
-from support.page_values import SHARED, node
+from support.node import SHARED, node
 
 READ = """import { readVectors } from './read_vectors.js';
     console.log(JSON.stringify(given.map(([text, layout, group]) => {
