@@ -1,9 +1,11 @@
 """Looks of an exported page, compared with those of Python."""
 
 import base64
+import json
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from regard.interpret.look import Look
 
