@@ -68,11 +68,12 @@ def test_the_command_line_is_frozen():
         "predict": [
             "--attention", "--beam", "--column", "--conll", "--constraints", "--device", "--engine", "--ensemble",
             "--errors", "--json", "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities",
-            "--replicas", "--sample", "--scores", "--set", "--stream", "--truncate", "--workers",
+            "--replicas", "--sample", "--scores", "--set", "--stop", "--stream", "--top-logprobs", "--truncate",
+            "--workers",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
-            "--ablate", "--alignment", "--beam", "--column", "--data", "--device", "--edit", "--file", "--head",
+            "--ablate", "--alignment", "--beam", "--channel", "--column", "--data", "--device", "--edit", "--file", "--head",
             "--json", "--layer", "--map", "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary",
             "--truncate", "--trust-data-paths", "--view", "--words",
         ],
@@ -87,12 +88,13 @@ def test_the_command_line_is_frozen():
         "sign": ["--key"],
         "import": ["--dtype", "--out", "--pairs"],
         "export": [
-            "--attention", "--dtype", "--json", "--list", "--out", "--push", "--quantization", "--report", "--to",
+            "--attention", "--dtype", "--examples", "--json", "--list", "--out", "--push", "--quantization", "--report",
+            "--to",
         ],
         "convert": ["--from", "--json"],
         "serve": [
             "--allowed-host", "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-beams",
-            "--max-body", "--max-image-body", "--max-inputs", "--max-length", "--port", "--queue",
+            "--max-body", "--max-image-body", "--max-inputs", "--max-length", "--no-studio", "--port", "--queue",
             "--search-memory", "--slots", "--tls-certificate", "--tls-key", "--workers",
         ],
         "studio": [
@@ -105,7 +107,7 @@ def test_the_command_line_is_frozen():
             "--channel", "--column", "--data", "--device", "--example", "--look-back", "--out", "--trust-data-paths",
         ],
         "data": ["--build", "--fetch", "--folder"],
-        "transcribe": ["--device", "--overlap", "--times", "--window"],
+        "transcribe": ["--channels", "--device", "--overlap", "--rate", "--raw", "--times", "--window"],
         "sweep": ["--cache", "--grid", "--json", "--out", "--range", "--set", "--trials"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],

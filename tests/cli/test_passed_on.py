@@ -57,16 +57,16 @@ CALLS = {
         "import_model",
         {"source": "s", "out": Path("o"), "dtype": "float16", "pairs": True},
     ),
-    "export m --to onnx --out o --dtype float16 --quantization int8 --attention --report r --push a/b": (
+    "export m --to onnx --out o --dtype float16 --quantization int8 --attention --report r --examples e --push a/b": (
         "export",
         {"model": Path("m"), "to": "onnx", "out": Path("o"), "dtype": "float16", "quantization": "int8",
-         "attention": True, "report": "r", "push": "a/b"},
+         "attention": True, "report": "r", "examples": "e", "push": "a/b"},
     ),
     "convert c --from fairseq": ("convert", {"path": Path("c"), "source": "fairseq"}),
     "average one two --out o": ("average", {"models": [Path("one"), Path("two")], "out": Path("o")}),
     "plot one --data d --column c --out o --example 3 --channel 2 --look-back 5 --device cpu --trust-data-paths": (
         "plot_forecast",
-        {"model": Path("one"), "data": ["d"], "columns": ["c"], "out": Path("o"), "example": 3, "channels": [2],
+        {"model": Path("one"), "data": ["d"], "columns": ["c"], "out": Path("o"), "example": 3, "channels": ["2"],
          "look_back": 5, "device": "cpu", "trust_data_paths": True},
     ),
     "shortlist m --candidates 2 --frequent 3 --data d --column c --max-examples 4 --trust-data-paths": (

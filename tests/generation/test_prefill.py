@@ -309,7 +309,7 @@ def test_a_prompt_is_read_at_once_beside_constraints(name, options, compiled, mo
     def hypotheses():
         batch = Search.of(given, planned, 3)
         found = dict(batch.run())
-        return [found[index] for index in range(3)], batch.read
+        return [found[index] for index in range(3)], batch.batch.read
 
     found, read = hypotheses()
     assert {index: count for index, count in read.items() if count > 3} == {0: 40, 2: 25}

@@ -188,6 +188,8 @@ REFUSED = {
     "seed": 5,
     "logits_processors": ["no pair again"],  # registered below
     "shortlist": True,
+    "stop": ["a"],
+    "top_logprobs": 2,
 }
 # What else an option needs.
 BESIDE = {

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from regard.data.arrays import Column
 
 import regard
 from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe
 from regard.core.sequence import Tokens, Vectors
 from regard.data.batching import Batch
+from regard.data.columns import Column
 from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS
 from regard.generation import ctc

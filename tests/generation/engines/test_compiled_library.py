@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from regard.generation.engines.constant_weights import constant_weights
 
 from regard.core.atomic_io import cache_folder, private_folder
 from regard.core.errors import InvalidArgument
@@ -32,10 +31,9 @@ def test_where_there_is_a_compiler_there_is_the_library():
 @needs_compiler
 def test_the_library_decodes_while_weights_are_constant_too():
     """As in a server; what is known of a model is asked for again in each search."""
-    task = SearchTask(model("transformer"), Tokens.of, DecodeConfig())
+    task = SearchTask(model("transformer"), Tokens.of, DecodeConfig(), constant_weights=True)
     limits = BatchLimits(LONGEST)
-    with constant_weights():
-        decoders = [BatchPlan(task, limits, 4).decoder for _ in range(2)]
+    decoders = [BatchPlan(task, limits, 4).decoder for _ in range(2)]
     assert [decoder.compiled for decoder in decoders] == [True, True]
 
 

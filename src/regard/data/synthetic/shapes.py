@@ -57,9 +57,10 @@ def questions(split: Split, seed: int = 0, size: int | None = None) -> Iterator[
     The question describes one shape only. No arrangement of shapes is in two splits.
 
     >>> example = next(questions("test"))
-    >>> example.sources[0].caption, example.sources[1], example.target
-    ('a yellow cross below a purple triangle and left of a black cross', 'what color is the
-    triangle?', 'purple')
+    >>> example.sources[0].caption
+    'a yellow cross below a purple triangle and left of a black cross'
+    >>> example.sources[1], example.target
+    ('what color is the triangle?', 'purple')
     """
     random = uniform("questions", split, seed)
 
