@@ -73,7 +73,8 @@ def test_the_command_line_is_frozen():
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
-            "--ablate", "--alignment", "--beam", "--channel", "--column", "--data", "--device", "--edit", "--file", "--head",
+            "--ablate", "--alignment", "--beam", "--channel", "--column", "--data", "--device", "--edit", "--file",
+            "--head",
             "--json", "--layer", "--map", "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary",
             "--truncate", "--trust-data-paths", "--view", "--words",
         ],

@@ -20,7 +20,7 @@ from regard.core.errors import (
     ServerStopping,
 )
 from regard.generation.config import DecodeConfig
-from regard.serving.scheduler import jobs as jobs_module, searches
+from regard.serving.scheduler import jobs as jobs_module, scheduler, searches
 from regard.serving.scheduler.attention_ranges import InspectedAttention
 from regard.serving.scheduler.job_queue import JobQueue, Lanes
 from regard.serving.scheduler.jobs import Embedding, Generation, Inspection, Job, Scoring, Work
@@ -444,7 +444,9 @@ def test_a_job_that_is_late_when_it_arrives_does_not_begin(engine, monkeypatch):
     assert isinstance(in_time.wait(), list)
 
 
-def test_a_deadline_ends_a_job_in_the_queue_and_in_the_batch(engine, slow):
+def test_a_deadline_ends_a_job_in_the_queue_and_in_the_batch(engine, slow, monkeypatch):
+    # All deadlines are checked after every step.
+    monkeypatch.setattr(scheduler, "DEADLINE_SECONDS", 0.0)
     far = time.monotonic() + 3600
     running = ask(engine, "rnn", Generation("the cat", LONG), deadline=far)
     assert slow.waits.wait(PATIENCE)
