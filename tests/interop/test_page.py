@@ -426,7 +426,8 @@ def test_what_a_page_cannot_run_is_said(tmp_path):
         *target.obstacles(predictors.classifier()),
     ] == []
     (obstacle,) = target.obstacles(predictors.masked_model())
-    assert obstacle == "head: neither sequences nor labels are generated"
+    assert obstacle.startswith("task predict_masked: ")
+    assert obstacle.endswith("; not masked tokens")
     with pytest.raises(InvalidArgument, match=r"out: wanted a new \.html file; got '.*folder'"):
         regard.export(predictors.classifier(), "page", tmp_path / "folder")
     (tmp_path / "there.html").touch()

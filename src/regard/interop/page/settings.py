@@ -146,6 +146,8 @@ class ModelSettings:
             "kind": "vectors",
             "mean": statistics.mean,
             "scale": statistics.scale,
+            "names": statistics.names,
+            "separate": self.model.task.separate_channels(self.model.model),
             "ranges": field.usual_ranges(statistics),
             "window": window,
             "limit": limit,
@@ -164,18 +166,12 @@ class ModelSettings:
                 "scale": statistics.scale,
                 "decimals": decimals_of(statistics),
                 "follows": self.model.task.continues_source,
-                "first_channel": self._shows_first_channel(),
             }
         target = tokenizer_of(self.model.target)
         if target is None:
             return {"kind": "label", "labels": self.model.target.tokens()}
         number = self._tokenizer(target, running=self.model.running_text)
         return {"kind": "text", "tokenizer": number}
-
-    def _shows_first_channel(self) -> bool:
-        """Whether a look shows the attention of the first of several channels, as of `regard.look`."""
-        head = getattr(self.model.model, "head", None)
-        return bool(getattr(head, "is_independent", False)) and self.model.target.size > 1
 
     def _search(self) -> dict[str, Any]:
         """How outputs are searched for; nothing for a classifier."""

@@ -8,7 +8,7 @@ import { logSoftmaxRows } from "./layers.js";
 import { makeLook } from "./looks.js";
 import { Program } from "./program.js";
 import { maxLength, minLength, nextToken } from "./search.js";
-import { normalizedVectors, predictedVectors, restoredVectors, shownSeries, vectorsOf } from "./series.js";
+import { normalizedVectors, predictedVectors, restoredVectors, seriesTitle, shownSeries, vectorsOf } from "./series.js";
 import { Tokenizer } from "./tokenizer.js";
 import { tensor } from "./tensor.js";
 
@@ -62,8 +62,9 @@ export class Model {
       return { feeds: { [`label_ids${suffix}`]: tensor("i", [1], Int32Array.of(label)) }, size: 1, positions: 1, shown: { kind: "text", tokens: [value] } };
     }
     if (source.kind === "vectors") {
-      const numbers = normalizedVectors(vectorsOf(value, source), source);
-      const shown = shownSeries(numbers, source);
+      const { vectors, skipped } = vectorsOf(value, source);
+      const numbers = normalizedVectors(vectors, source);
+      const shown = shownSeries(numbers, source, skipped);
       return { feeds: { [`input_values${suffix}`]: numbers }, size: shown.length, positions: shown.tokens.length, shown };
     }
     const tokenizer = this.tokenizers[source.tokenizer];
@@ -106,8 +107,8 @@ export class Model {
     const output = predictedVectors(vectors, target);
     const size = target.mean.length;
     const past = target.follows ? restoredVectors(feeds.input_values.data, read[0]).map((vector) => vector.slice(0, size)) : null;
-    const prefix = target.first_channel ? "channel 1 of " : "";
-    const look = this.#look(prefix + (title || describedSources(sources)), sources, output, recorder, spans, edits);
+    const parts = [title || describedSources(sources), ...sources.map(seriesTitle)];
+    const look = this.#look(parts.filter(Boolean).join(": "), sources, output, recorder, spans, edits);
     return { text: output.text, vectors: output.vectors, past, look };
   }
 

@@ -11,7 +11,8 @@ const ROWS = 128; // of a picture
 const LEVELS = 65534; // of a number
 const MISSING = 65535; // a number that is not known
 
-// The vectors of a source, null where a number is missing. value: a text, or nested lists; source: of the settings
+// The vectors of a source that are read, null where a number is missing, and how many before them are not: {vectors, skipped}.
+// value: a text, or nested lists; source: of the settings
 export function vectorsOf(value, source) {
   const { window, limit, layout } = source;
   let vectors;
@@ -24,7 +25,7 @@ export function vectorsOf(value, source) {
   if (window !== null && vectors.length < window) throw new InputError(`The series has ${vectors.length} vectors; the model reads ${window}. Give more of the past.`);
   const read = window === null ? vectors : vectors.slice(-window); // the latest of a longer past
   if (read.length > limit) throw new InputError(`The series has ${read.length} vectors; the model reads ${limit} at most.`);
-  return read;
+  return { vectors: read, skipped: vectors.length - read.length };
 }
 
 // The model's input (1, S, D): NaN where a number is missing.
@@ -84,8 +85,17 @@ function inFourDigits(value) {
   return short(value.toFixed(3 - power));
 }
 
-// A source of a look: the numbers that the model read, in the units of the data. numbers: its input (1, S, D)
-export function shownSeries(numbers, { mean, scale, stride, units }) {
+// What the title of a look says of a series: how many vectors are read, if not all, and which channel's attention is shown.
+export function seriesTitle({ length, skipped, separate, channel, channels }) {
+  const parts = [];
+  if (skipped) parts.push(`the last ${length} of ${length + skipped} vectors`);
+  if (separate) parts.push(`attention of channel ${channels[channel - 1]}`);
+  return parts.join(", ");
+}
+
+// A source of a look: the numbers that the model read, in the units of the data. numbers: its input (1, S, D); skipped:
+// vectors before them
+export function shownSeries(numbers, { mean, scale, stride, units, names, separate }, skipped) {
   const size = mean.length;
   const length = numbers.data.length / size;
   const lines = mean.map((_, i) => Float32Array.from({ length }, (__, row) => numbers.data[row * size + i] * scale[i] + mean[i]));
@@ -103,7 +113,10 @@ export function shownSeries(numbers, { mean, scale, stride, units }) {
     units,
     stride,
     length,
-    channels: mean.map((_, i) => String(i + 1)),
+    channels: names.length ? names : mean.map((_, i) => String(i + 1)),
+    skipped,
+    separate,
+    channel: separate ? 1 : null,
     picture,
     least: ranges.map(([least]) => least),
     most: ranges.map(([, most]) => most),
