@@ -211,6 +211,12 @@ def _write_models_of_series() -> None:
     regard.train(
         forecast, "runs/forecast", data={"train": past_and_future, "test": past_and_future}
     )
+    measured = np.random.default_rng(2).normal(size=(60, 2))
+    np.savetxt("weather.csv", measured, "%.3f", ",", header="temperature,wind", comments="")
+    windows = {"window": 12, "horizon": 4, "split": [0.6, 0.2, 0.2]}
+    series = {"train": "weather.csv", "source": vectors, "target": vectors, "series": windows}
+    weather = {**forecast, "data": series}
+    regard.train(weather, "runs/weather")
     words = {"tokenizer": "words"}
     features = {"kind": "log-mel", "sample_rate": 8000, "mels": 20}
     speech = {

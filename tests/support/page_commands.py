@@ -12,7 +12,8 @@ COMMENT = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
 SERVERS = {"studio", "serve"}  # verbs that run until they are stopped
 # Commands that no test runs as they stand, by their beginning or a word of theirs, and why.
 NOT_RUN = {
-    "arecord": "records from a microphone; tests/inference/test_transcript_stream.py reads audio of a pipe",
+    "arecord": "records from a microphone",
+    "regard transcribe runs/digit-strings - --raw": "tests/inference/test_transcript_stream.py reads pipes",
     "pip install": "installs packages; the workflow of releases installs the wheel with tools/install_test.py",
     "python3 -m venv": "sets up an environment for `pip install`",
     "source regard-env/bin/activate": "sets up an environment for `pip install`",
