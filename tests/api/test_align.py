@@ -314,6 +314,19 @@ def test_the_agreement_of_a_head_is_that_of_its_better_step():
     }
 
 
+def test_a_target_that_is_too_long_is_named_by_its_line_and_loses_no_other_alignment():
+    model = translator("words")
+    sources = ["the cat", "the cat", "a dog"]
+    targets = ["a", "cat " * 1500, "c"]
+    with pytest.raises(ValueError, match=r"line 2: target: wanted at most 1000 tokens; got 150\d"):
+        list(align(model, sources, targets, truncate=True))
+    first, refused, last = align(model, sources, targets, skip_too_long=True)
+    assert [first, last] == list(align(model, [sources[0], sources[2]], ["a", "c"]))
+    assert refused.refused.startswith("line 2: target: wanted at most 1000 tokens")
+    (whole,) = align(model, ["the cat"], ["cat " * 1500], max_source_length=2000)
+    assert whole.sizes == (2, 1500)
+
+
 def test_a_text_that_is_too_long_loses_no_other_alignment():
     model = translator("words")
     texts = ["the cat", "cat " * 1500, "a dog"]

@@ -43,7 +43,8 @@ def align(
     targets    their translations; None: the model's outputs
     heads      the layer, the head and the step whose weights are used; default: the mean over all
                of them
-    truncate   drop the end of a text that is too long, which is refused otherwise
+    truncate   drop the end of a source that is too long, which is refused otherwise; a target that is
+               too long always is
     skip_too_long   align no word of such a text and say why in its alignment, instead of refusing
                     all texts
     options    keys of [decode], for the search of outputs
@@ -60,6 +61,7 @@ def align(
             "num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy
         )
     limits = {"truncate": truncate, "max_source_length": options.get("max_source_length")}
+    longest = limits["max_source_length"] or predictor.recipe.decode.max_source_length
     pairs: Iterator[SentencePair]
     if targets is None:
         options |= {"truncate": truncate, "skip_too_long": skip_too_long}
@@ -72,6 +74,8 @@ def align(
         weights = []
         if refused is None:
             try:
+                if targets is not None:
+                    _check_length(ids, longest, line)
                 weights = _weights(predictor, pair, heads.layer, line=line, **limits)
             except InputTooLong as error:
                 if not skip_too_long:
@@ -208,6 +212,7 @@ def agreements_by_line(
     }
     for number, (source, target, links) in enumerate(parallel(files), 1):
         ids = vocabularies[1].special_tokens.output(vocabularies[1].encode(target))
+        _check_length(ids, predictor.recipe.decode.max_source_length, number)
         pair = TokenizedPair.of(source, target, ids, vocabularies, given=True)
         reference = read_links(
             links, (len(pair.source_words), len(pair.output_words)), files[2], number
@@ -261,6 +266,16 @@ def _weights(
 ) -> list[Any]:
     ids, batch = predictor.encode(pair.source, **limits)
     return pair.weights(require_cross_attention("model", predictor.model), batch, len(ids), layer)
+
+
+def _check_length(ids: Sequence[int], limit: int, line: int) -> None:
+    """Refuse a target that is longer than a source may be.
+
+    There is a weight for each pair of tokens.
+    """
+    if len(ids) > limit:
+        remedy = "Split it, or raise decode.max_source_length."
+        raise InputTooLong(f"line {line}: target", len(ids), limit, remedy)
 
 
 def _given_pairs(

@@ -96,11 +96,12 @@ def shown_file(path: object) -> str:
 class InputTooLong(InvalidArgument):
     """An input with more tokens than a model may read."""
 
-    def __init__(self, name: str, tokens: int, limit: int) -> None:
+    REMEDY = (
+        "Split it; truncate=True (--truncate) drops its end; or raise decode.max_source_length."
+    )
+
+    def __init__(self, name: str, tokens: int, limit: int, remedy: str = REMEDY) -> None:
         wanted = f"at most {limit} tokens"
-        remedy = (
-            "Split it; truncate=True (--truncate) drops its end; or raise decode.max_source_length."
-        )
         super().__init__(name, wanted=wanted, got=str(tokens), remedy=remedy)
         self.tokens = tokens
         self.limit = limit
