@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 def target_labels(texts: Iterable[str]) -> Labels:
     """The labels of the training examples.
 
-    Refused where they are numbers; told where each is of one example.
+    Many different numbers are refused. A warning is logged where most labels have a single example,
+    and where a label consists of other labels, as "sport|politics".
     """
     counts = Counter(texts)
     _refuse_numbers(counts)

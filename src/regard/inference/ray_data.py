@@ -96,7 +96,8 @@ class Attempts:
 class Replica:
     """A model in a process of Ray's, loaded once.
 
-    Errors are a part of the answer, so that the first line's is told.
+    It returns errors instead of raising them, so that the error of the first bad line is the one that
+    is reported.
 
     attempts   the handle of an `Attempts`; None: a chunk is tried without end
     """

@@ -227,7 +227,8 @@ class BeamSearch(DecodingStrategy):
     def _count(self, width: int) -> int:
         """Candidates of a group of this width: each hypothesis of it may end by each of the end tokens.
 
-        Where there are stop strings, as many more may end by one of them.
+        Where there are stop strings, there is one more for each. Where several tokens complete a stop string, more
+        candidates may end than that, and fewer hypotheses go on.
         """
         ends = len(self.special_tokens.ends)
         if self.stops is not None:

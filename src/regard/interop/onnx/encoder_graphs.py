@@ -39,7 +39,7 @@ class SourceInputs:
         self.suffixes = ["" if i == 0 else f"_{i + 1}" for i in range(len(self.kinds))]
         self.inputs: list[GraphInput] = []
         vectors = vector_sizes or {}
-        # The mask of the states cannot be told from one input: a vector may be missing, or there are
+        # One input does not show what the mask of the states depends on: a vector may be missing, or there are
         # several sources.
         self.gives_mask = len(self.kinds) > 1 or bool(vectors)
         # Sequences of vectors have no lengths among the inputs: one without padding is read at a time.

@@ -91,7 +91,7 @@ async def _close_socket(
             for each in fronts:
                 await each.drained.wait()
     await drop_new_connections(listening)
-    # Held open here, the socket would keep new clients waiting whom no front end accepts any more.
+    # Otherwise clients could still connect to the socket of this process, which accepts no connections.
     listening.close()
     for each in fronts:
         each.close_socket()
